@@ -1,0 +1,382 @@
+"""Every knob on one page: TOML sections, one model each; `--section.key=value` sets any of them.
+
+Unknown keys are errors that name the near match. The resolved file of a run is complete: the
+same file gives the same run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import ConfigError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EnvConfig(Section):
+    """What is played."""
+
+    id: str = "math"
+    """Registered id, or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the environment (`--env.options.level=2`)."""
+
+
+class AgentConfig(Section):
+    """Who plays."""
+
+    id: str = "react"
+    """Registered id, or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the agent (`--agent.options.max_turns=3`)."""
+
+
+class ModelConfig(Section):
+    """The policy that is trained."""
+
+    path: str = "bundled"
+    """"bundled" (the tiny model of this package), a local folder, or a Hugging Face id."""
+    revision: str | None = None
+    """Commit, tag or branch of a Hugging Face id."""
+
+
+class EngineConfig(Section):
+    """Where the policy is sampled. Only the embedded engine exists so far."""
+
+    type: Literal["embedded"] = "embedded"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_num_seqs: int = Field(128, ge=1)
+    """Requests decoded together; more wait in line."""
+    max_model_len: int = Field(512, ge=16)
+    """Context length in tokens, prompt and reply together (at most the model's own)."""
+    fused: Literal["auto", "never"] = "auto"
+    """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
+    num_threads: int = Field(1, ge=1)
+    """Torch threads of the engine process."""
+    start_timeout_s: float = Field(120.0, gt=0)
+    """Longest wait for the engine to load its model."""
+    request_timeout_s: float = Field(120.0, gt=0)
+    """Longest wait for one request, queueing included."""
+
+
+class GatewayConfig(Section):
+    """The OpenAI-compatible endpoint between agents and engine."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(0, ge=0, le=65535)
+    """0 picks a free port."""
+    tool_parser: Literal["hermes", "none"] = "hermes"
+    """How tool calls are read from the model's text."""
+    max_body_bytes: int = Field(4_000_000, ge=1_000)
+    """Larger requests are refused with 413."""
+
+
+class RolloutConfig(Section):
+    """How episodes are made and admitted. B = `groups_per_batch`; counts are groups."""
+
+    groups_per_batch: int = Field(8, ge=1)
+    """B: groups (tasks) in a training batch."""
+    group_size: int = Field(8, ge=1)
+    """Episodes of each task."""
+    max_staleness: int = Field(2, ge=0)
+    """η: a batch trains no token older than this many policy versions; 0 is synchronous."""
+    lookahead: int | None = Field(None, ge=0)
+    """η_target ≤ η: how far ahead of the trainer groups are admitted (default: η)."""
+    stale_policy: Literal["drop", "train"] = "drop"
+    """What happens to a group older than η: dropped and counted, or trained all the same."""
+    max_concurrent: int | None = Field(None, ge=1)
+    """Groups played at once (default 2·B)."""
+    interrupt: Literal["keep", "recompute"] = "keep"
+    """At a weight update: requests in flight go on with their KV, or with it recomputed."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training episodes; recorded with each token."""
+    max_tokens: int = Field(48, ge=1)
+    """Longest reply of one turn, in tokens."""
+    episode_timeout_s: float = Field(60.0, gt=0)
+    turn_timeout_s: float = Field(30.0, gt=0)
+    """Longest wait for one reply of the model."""
+    tool_timeout_s: float = Field(10.0, gt=0)
+    """Longest `env.step` (or `env.reset`)."""
+    max_retries: int = Field(2, ge=0)
+    """Times an episode is played again after an infrastructure failure."""
+    should_accept: str = "all"
+    """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
+    max_rejected: int = Field(1000, ge=1)
+    """Groups `should_accept` may refuse in a row before the run stops with an error."""
+
+    @property
+    def admitted_groups(self) -> int:
+        """`max_concurrent`, or its default 2·B."""
+        return self.max_concurrent or 2 * self.groups_per_batch
+
+    @property
+    def target_staleness(self) -> int:
+        """`lookahead`, or its default η."""
+        return self.max_staleness if self.lookahead is None else self.lookahead
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RolloutConfig:
+        if self.target_staleness > self.max_staleness:
+            raise ValueError(
+                f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
+            )
+        return self
+
+
+class ClampCorrection(Section):
+    """Behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
+
+    type: Literal["clamp"] = "clamp"
+    cap: float = Field(5.0, gt=0)
+
+
+class MaskCorrection(Section):
+    """Tokens whose behavior weight is outside [low, high] are dropped."""
+
+    type: Literal["mask"] = "mask"
+    low: float = Field(0.0, ge=0)
+    high: float = Field(5.0, gt=0)
+
+
+class SequenceMaskCorrection(Section):
+    """Rows whose geometric-mean behavior weight is outside [low, high] are dropped."""
+
+    type: Literal["sequence_mask"] = "sequence_mask"
+    low: float = Field(0.9, ge=0)
+    high: float = Field(1.1, gt=0)
+
+
+Correction = Annotated[
+    ClampCorrection | MaskCorrection | SequenceMaskCorrection, Field(discriminator="type")
+]
+
+
+class AlgoConfig(Section):
+    """The objective (formulas and sources: agentgym_rl/algo)."""
+
+    loss: Literal["ppo"] = "ppo"
+    naive: bool = False
+    """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
+    clip_low: float = Field(0.2, gt=0, le=1)
+    clip_high: float = Field(0.2, gt=0)
+    dual_clip: float | None = Field(None, gt=1)
+    """Bound c on the objective of negative advantages; None is off."""
+    behavior_correction: Correction = MaskCorrection()
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    max_tokens: int = Field(192, ge=1)
+    """The constant of `constant` aggregation: nominal trained tokens of an episode."""
+    baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
+    scale: Literal["none", "group_std", "batch_std"] = "group_std"
+    shuffle_advantages: bool = False
+    """Negative control: permute advantages over the batch; reward must then not rise."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AlgoConfig:
+        if self.baseline == "none" and self.scale == "group_std":
+            raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
+        return self
+
+
+class TrainerConfig(Section):
+    """The FSDP2 trainer."""
+
+    num_ranks: int = Field(1, ge=1)
+    """Trainer processes; the model is sharded over them."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """CUDA is experimental: not measured yet."""
+    num_threads: int = Field(1, ge=1)
+    """Torch threads of each rank."""
+    num_minibatches: int = Field(4, ge=1)
+    """Optimizer steps a batch is split into."""
+    epochs: int = Field(1, ge=1)
+    """Passes over each batch."""
+    learning_rate: float = Field(3e-4, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup_steps: int = Field(0, ge=0)
+    """Training batches of linear warm-up."""
+    learning_rate_floor: float = Field(0.1, ge=0, le=1)
+    """Final learning rate as a fraction of `learning_rate`."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    max_tokens_per_microbatch: int = Field(4096, ge=16)
+    """Packed tokens of one forward; a longer row is refused when its episode ends."""
+    checkpoint_every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0: only at the end."""
+    keep_checkpoints: int = Field(2, ge=1)
+    start_timeout_s: float = Field(120.0, gt=0)
+    """Longest wait for the trainer to load its model."""
+    batch_timeout_s: float = Field(600.0, gt=0)
+    """Longest wait of the trainer for one batch before the run stops with an error."""
+
+
+class WeightsConfig(Section):
+    """How policy versions travel from trainer to engine."""
+
+    type: Literal["shm"] = "shm"
+    """Safetensors files in shared memory."""
+    keep_versions: int = Field(2, ge=1)
+    """Versions kept in shared memory."""
+    keep_in_run: bool = False
+    """Keep every version in the run's folder too (`weights/v-N.safetensors`), for audits."""
+    update_timeout_s: float = Field(60.0, gt=0)
+    """Longest time for every engine to take a new version."""
+
+
+class EvalConfig(Section):
+    """Held-out evaluation on the run's own engine, before the first batch and after the last."""
+
+    num_tasks: int = Field(1024, ge=0)
+    """Held-out tasks; 0 skips evaluation."""
+    temperature: float = Field(1.0, ge=0)
+    """0 is greedy."""
+    max_concurrent: int = Field(128, ge=1)
+    """Episodes played at once."""
+    seed: int = 0
+    """Seed of the held-out tasks (the same for every run, so that runs compare)."""
+
+
+class ClusterConfig(Section):
+    """Where the processes run."""
+
+    type: Literal["local"] = "local"
+    stop_timeout_s: float = Field(5.0, gt=0)
+    """Time a child has to end by itself before it is killed."""
+
+
+class LoggingConfig(Section):
+    """What the user sees."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"
+    """`auto`: a live view on a terminal, plain lines elsewhere."""
+    plot: bool = True
+    """Write `reward.png` when the run ends."""
+
+
+class Config(Section):
+    """A whole run."""
+
+    seed: int = Field(1, ge=0)
+    """Of tasks, sampling and minibatches."""
+    steps: int = Field(40, ge=1)
+    """Training batches."""
+    run: str = ""
+    """Run folder (default: runs/<env>-<agent>-<utc time>)."""
+    env: EnvConfig = EnvConfig()
+    agent: AgentConfig = AgentConfig()
+    model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algo: AlgoConfig = AlgoConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    weights: WeightsConfig = WeightsConfig()
+    eval: EvalConfig = EvalConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+
+def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The configuration of a TOML file with dotted `overrides` on top.
+
+    Args:
+        path: A TOML file, or None for the defaults.
+        overrides: `{"rollout.max_staleness": 1}`; string values are read as TOML literals
+            where they are one, as plain strings otherwise.
+
+    Raises:
+        ConfigError: a file that cannot be read, an unknown key, or a bad value.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read configuration {path}: {error}") from error
+    for key, value in (overrides or {}).items():
+        _set(values, key.split("."), _literal(value) if isinstance(value, str) else value)
+    _reject_unknown(Config, values, "")
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def dump_toml(config: BaseModel) -> str:
+    """The resolved configuration as TOML (None is written as an absent key)."""
+    values = config.model_dump(mode="json", exclude_none=True)
+    return "\n".join(_toml_lines(values, "")).strip() + "\n"
+
+
+def _toml_lines(values: Mapping[str, Any], prefix: str) -> list[str]:
+    lines: list[str] = []
+    tables = {k: v for k, v in values.items() if isinstance(v, dict)}
+    for key, value in values.items():
+        if key not in tables:
+            lines.append(f"{_toml_key(key)} = {_toml_value(value)}")
+    for key, table in tables.items():
+        name = f"{prefix}{_toml_key(key)}"
+        lines += ["", f"[{name}]", *_toml_lines(table, f"{name}.")]
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(v) for v in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    *tables, last = keys
+    for key in tables:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section")
+    values[last] = value
+
+
+def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> None:
+    for key, value in values.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.5)
+            known = f"allowed: {', '.join(model.model_fields)}"
+            hint = f"did you mean {prefix}{near[0]}?" if near else known
+            raise ConfigError(f"unknown key {prefix}{key}; {hint}")
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
+            _reject_unknown(inner, value, f"{prefix}{key}.")
+
+
+def _explain(error: ValidationError) -> str:
+    lines = ["the configuration is wrong:"]
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "configuration"
+        lines.append(f"  {where}: {item['msg']} (got {item['input']!r})")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""What can go wrong, and whose fault it is.
+
+    ArlError
+    ├ ConfigError(ValueError)     the user asked for something impossible
+    ├ EpisodeError                one episode failed; recorded as data in episode.py
+    │  ├ AgentError               the agent's code raised
+    │  ├ EnvError                 the environment's code raised
+    │  └ InfraError               neither: retried, then dropped, never a reward of 0
+    │     ├ SandboxError          the sandbox (not the program in it) failed
+    │     └ EngineError           the engine or the way to it failed
+    ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
+    ├ WeightsError                a policy version could not be published or loaded
+    ├ TrainerError                the trainer could not do its step
+    └ ProcessDied                 a supervised child process ended before its time
+
+Messages say: what happened, what was got, what is allowed, what to do. All are picklable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class ArlError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class ConfigError(ArlError, ValueError):
+    """The configuration or command line is wrong; nothing has been started."""
+
+
+class EpisodeError(ArlError):
+    """One episode failed. `episode.py` turns it into a typed outcome."""
+
+
+class AgentError(EpisodeError):
+    """The agent's own code raised."""
+
+
+class EnvError(EpisodeError):
+    """The environment's own code raised."""
+
+
+class InfraError(EpisodeError):
+    """Infrastructure failed: the episode is retried, then dropped; it is never a reward of 0."""
+
+
+class SandboxError(InfraError):
+    """The sandbox itself failed (a program failing inside it is a result, not an error)."""
+
+
+class EngineError(InfraError):
+    """The inference engine, or the connection to it, failed."""
+
+
+class ContextLengthError(EpisodeError, ValueError):
+    """A prompt leaves no room to sample within the model's context length."""
+
+
+class WeightsError(ArlError):
+    """A policy version could not be written, verified or loaded; the old one keeps serving."""
+
+
+class TrainerError(ArlError):
+    """The trainer could not complete a step."""
+
+
+class ProcessDied(ArlError, RuntimeError):
+    """A supervised child process ended before its time."""
+
+
+@asynccontextmanager
+async def boundary(kind: type[EpisodeError], what: str) -> AsyncIterator[None]:
+    """Attribute a foreign exception to `kind`, once; errors of ours pass through unchanged."""
+    try:
+        yield
+    except ArlError:
+        raise
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,179 @@
+"""Names for environments and agents: `register`, `make`, `spec`, as in Gymnasium.
+
+Ids are `[namespace/]name-vN`; without a version the latest is meant. `module:attr` works
+everywhere an id does. Plugins of other packages are found through the entry-point groups
+`agentgym_rl.envs` and `agentgym_rl.agents`; they are read at the first unknown id or by
+`arl list`, never at import, and a broken one is a warning row, not a crash.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .agent import Agent
+from .env import Env
+from .errors import ConfigError
+from .task import Split, TaskSource
+
+Kind = Literal["env", "agent"]
+_ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.]*?(?:-v(?P<version>\d+))?")
+_BASES: dict[Kind, type] = {"env": Env, "agent": Agent}
+
+
+class Spec(BaseModel):
+    """How to make an environment or agent; plain JSON, so it can travel between processes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    kind: Kind = "env"
+    entry_point: str
+    """`module:Class`; called with `kwargs` and what `make` is given."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    description: str = ""
+
+    def load(self) -> type:
+        """The class itself.
+
+        Raises:
+            ConfigError: the entry point cannot be imported or is no Env/Agent.
+        """
+        target = _import(self.entry_point)
+        if not (isinstance(target, type) and issubclass(target, _BASES[self.kind])):
+            raise ConfigError(
+                f"{self.id}: {self.entry_point} is {target!r}, "
+                f"expected a subclass of agentgym_rl.{_BASES[self.kind].__name__}"
+            )
+        return target
+
+    def make(self, **kwargs: Any) -> Any:
+        """A new instance."""
+        cls = self.load()
+        try:
+            return cls(**(self.kwargs | kwargs))
+        except TypeError as error:
+            raise ConfigError(f"{self.id}: {error}") from error
+
+    def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
+        """The tasks of an environment's `split`."""
+        return self.load().task_source(split, seed=seed, **(self.kwargs | kwargs))
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of `arl list`: a spec, or the traceback of a plugin that failed to load."""
+
+    id: str
+    kind: Kind
+    spec: Spec | None
+    error: str = ""
+
+
+_registered: dict[tuple[Kind, str], Spec] = {}
+
+
+def register(
+    id: str,
+    entry_point: str,
+    *,
+    kind: Kind = "env",
+    kwargs: Mapping[str, Any] | None = None,
+    description: str = "",
+    force: bool = False,
+) -> Spec:
+    """Give `entry_point` ("module:Class") a name.
+
+    Raises:
+        ConfigError: the id is malformed, or taken and `force` is False.
+    """
+    if not _ID.fullmatch(id):
+        raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
+    if (kind, id) in _registered and not force:
+        raise ConfigError(f"{kind} {id!r} is registered already; pass force=True to replace it")
+    made = Spec(
+        id=id,
+        kind=kind,
+        entry_point=entry_point,
+        kwargs=dict(kwargs or {}),
+        description=description,
+    )
+    _registered[kind, id] = made
+    return made
+
+
+def spec(id: str, *, kind: Kind = "env") -> Spec:
+    """The spec behind an id or a `module:attr`.
+
+    Raises:
+        ConfigError: nothing has that id; the message names the nearest ones.
+    """
+    if ":" in id:
+        found = _import(id)
+        return found if isinstance(found, Spec) else Spec(id=id, kind=kind, entry_point=id)
+    known = {row.id: row for row in listing(kind)}
+    wanted = _latest(id, known)
+    if wanted is None:
+        near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        raise ConfigError(f"no {kind} is called {id!r}; {hint} (`arl list` shows all)")
+    row = known[wanted]
+    if row.spec is None:
+        raise ConfigError(f"the plugin of {kind} {wanted!r} is broken:\n{row.error}")
+    return row.spec
+
+
+def make(id: str, **kwargs: Any) -> Env:
+    """A new environment."""
+    return spec(id, kind="env").make(**kwargs)
+
+
+def make_agent(id: str, **kwargs: Any) -> Agent:
+    """A new agent."""
+    return spec(id, kind="agent").make(**kwargs)
+
+
+def listing(kind: Kind) -> list[Listed]:
+    """Everything of a kind: registered here first, then plugins; broken ones carry an error."""
+    rows = {id: Listed(id, kind, found) for (k, id), found in _registered.items() if k == kind}
+    for point in entry_points(group=f"agentgym_rl.{kind}s"):
+        if point.name not in rows:
+            rows[point.name] = _read_plugin(point, kind)
+    return [rows[id] for id in sorted(rows)]
+
+
+def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
+    try:
+        found = point.load()
+        if not isinstance(found, Spec):
+            found = Spec(id=point.name, kind=kind, entry_point=point.value)
+            found.load()
+        return Listed(point.name, kind, found)
+    except Exception:  # a broken plugin of somebody else must not break `arl list`
+        return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
+
+
+def _latest(id: str, known: Mapping[str, object]) -> str | None:
+    if id in known:
+        return id
+    versions = [name for name in known if re.fullmatch(re.escape(id) + r"-v\d+", name)]
+    return max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=None)
+
+
+def _import(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        target: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            target = getattr(target, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"cannot import {path!r} (module:attr): {error}") from error
+    return target

@@ -1,0 +1,52 @@
+"""Tasks: the data half of an environment, apart from its dynamics."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Split = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem: everything an environment needs to reset itself to it.
+
+    `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON.
+    """
+
+    id: str
+    seed: int
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    split: Split = "train"
+
+
+class TaskSource(ABC):
+    """Tasks by index; a pure function of the index, so that a cursor is one integer."""
+
+    @abstractmethod
+    def __getitem__(self, index: int, /) -> Task:
+        """The task at `index` ≥ 0; raises IndexError past the end of a finite source."""
+
+    def __len__(self) -> int:
+        """Number of tasks; raises TypeError when the source is infinite."""
+        raise TypeError(f"{type(self).__name__} is infinite: it has no length")
+
+
+class SeededTasks(TaskSource):
+    """Infinitely many tasks that are nothing but a seed; train and eval seeds are disjoint.
+
+    The lowest bit of a task's seed is its split, so no seed belongs to both.
+    """
+
+    def __init__(self, split: Split, *, seed: int = 0) -> None:
+        self._split: Split = split
+        self._seed = seed
+
+    def __getitem__(self, index: int, /) -> Task:
+        digest = hashlib.blake2b(f"{self._seed}/{self._split}/{index}".encode(), digest_size=7)
+        seed = int.from_bytes(digest.digest(), "big") << 1 | (self._split == "eval")
+        return Task(id=f"{self._split}-{self._seed}-{index}", seed=seed, split=self._split)

@@ -1,0 +1,158 @@
+"""Trajectories: what an episode leaves behind, token for token (numpy, no torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+TimeArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+NOT_SAMPLED = -1
+"""`policy_versions` entry of a token no policy sampled."""
+
+
+class Outcome(StrEnum):
+    """How an episode ended. Only `completed` and `truncated` train."""
+
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    FILTERED = "filtered"
+    AGENT_ERROR = "agent_error"
+    ENV_ERROR = "env_error"
+    INFRA_ERROR = "infra_error"
+    ABORTED = "aborted"
+
+    @property
+    def trains(self) -> bool:
+        return self in (Outcome.COMPLETED, Outcome.TRUNCATED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One trainable token sequence: exactly what the engine was fed and what it sampled.
+
+    All arrays are [T]. Entry t of the sampled arrays describes token t itself (not the next).
+    """
+
+    tokens: IntArray
+    loss_mask: BoolArray
+    """True on sampled tokens that train."""
+    behavior_logprobs: FloatArray
+    """As the engine reported them; 0 where not sampled."""
+    policy_versions: IntArray
+    """Version that sampled the token; NOT_SAMPLED on prompt, tool output and template glue."""
+    temperatures: FloatArray
+    """Temperature the token was sampled at; 0 where not sampled."""
+    turn_ids: IntArray
+    """0-based sampled turn of the token within the episode; -1 where not sampled."""
+    times_s: TimeArray
+    """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
+
+    def __post_init__(self) -> None:
+        length = len(self.tokens)
+        for name in _ROW_DTYPES:
+            array = getattr(self, name)
+            if array.shape != (length,):
+                raise ValueError(f"Row.{name} has shape {array.shape}, expected ({length},)")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_trained(self) -> int:
+        return int(self.loss_mask.sum())
+
+
+_ROW_DTYPES: dict[str, Any] = {
+    "tokens": np.int32,
+    "loss_mask": np.bool_,
+    "behavior_logprobs": np.float32,
+    "policy_versions": np.int32,
+    "temperatures": np.float32,
+    "turn_ids": np.int32,
+    "times_s": np.float64,
+}
+
+
+def pack_row(row: Row) -> dict[str, bytes]:
+    """A row as raw little-endian blocks, ready for msgpack."""
+    return {name: getattr(row, name).astype(dtype).tobytes() for name, dtype in _ROW_DTYPES.items()}
+
+
+def unpack_row(blocks: Mapping[str, bytes]) -> Row:
+    """The inverse of `pack_row`."""
+    return Row(**{name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """An episode's record. `reward` is the sum of the environment's step rewards."""
+
+    episode_id: str
+    group_id: str
+    task_id: str
+    outcome: Outcome
+    reward: float
+    rows: Sequence[Row]
+    num_turns: int = 0
+    """Sampled turns (requests the engine answered)."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Numbers worth averaging: `tool_calls`, `invalid_actions`, the env's own."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The conversation as the agent saw it, for people to read."""
+    error: str = ""
+    """What went wrong, for the outcomes that are errors."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row) for row in self.rows)
+
+    @property
+    def num_trained(self) -> int:
+        return sum(row.num_trained for row in self.rows)
+
+    @property
+    def trained_versions(self) -> list[int]:
+        """Distinct policy versions of the trained tokens, ascending; empty if none trains."""
+        versions = [row.policy_versions[row.loss_mask] for row in self.rows]
+        return np.unique(np.concatenate(versions)).tolist() if versions else []
+
+    def pack(self) -> bytes:
+        """Bytes for the durable log and the wire (msgpack)."""
+        head = {
+            name: getattr(self, name)
+            for name in ("episode_id", "group_id", "task_id", "reward", "num_turns", "error")
+        }
+        return msgspec.msgpack.encode(
+            head
+            | {
+                "outcome": self.outcome.value,
+                "metrics": dict(self.metrics),
+                "messages": list(self.messages),
+                "rows": [pack_row(row) for row in self.rows],
+            }
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Trajectory:
+        """The inverse of `pack`.
+
+        Raises:
+            ValueError: the bytes are truncated or not a trajectory.
+        """
+        try:
+            head: dict[str, Any] = msgspec.msgpack.decode(data)
+            rows = [unpack_row(blocks) for blocks in head.pop("rows")]
+            outcome = Outcome(head.pop("outcome"))
+            return cls(**head, outcome=outcome, rows=rows)
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
