@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .trajectory import Row, pack_row, unpack_row
+from .trajectory import UNPACK_ERRORS, Row, pack_row, unpack_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class BatchShard:
                 for minibatch in head.pop("minibatches")
             ]
             return cls(**head, minibatches=minibatches)
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        except UNPACK_ERRORS as error:
             raise ValueError(f"not a batch ({len(data)} bytes): {error}") from error
 
 
@@ -96,5 +96,5 @@ class StepReport:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             head["intervals"] = [tuple(item) for item in head["intervals"]]
             return cls(**head)
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        except UNPACK_ERRORS as error:
             raise ValueError(f"not a step report ({len(data)} bytes): {error}") from error

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from .errors import ConfigError
 
@@ -56,17 +58,17 @@ class EngineConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    max_num_seqs: int = Field(128, ge=1)
+    max_num_seqs: int = Field(default=128, ge=1)
     """Requests decoded together; more wait in line."""
-    max_model_len: int = Field(512, ge=16)
+    max_model_len: int = Field(default=512, ge=16)
     """Context length in tokens, prompt and reply together (at most the model's own)."""
     fused: Literal["auto", "never"] = "auto"
     """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
-    num_threads: int = Field(1, ge=1)
+    num_threads: int = Field(default=1, ge=1)
     """Torch threads of the engine process."""
-    start_timeout_s: float = Field(120.0, gt=0)
+    start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for the engine to load its model."""
-    request_timeout_s: float = Field(120.0, gt=0)
+    request_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for one request, queueing included."""
 
 
@@ -74,45 +76,45 @@ class GatewayConfig(Section):
     """The OpenAI-compatible endpoint between agents and engine."""
 
     host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """0 picks a free port."""
     tool_parser: Literal["hermes", "none"] = "hermes"
     """How tool calls are read from the model's text."""
-    max_body_bytes: int = Field(4_000_000, ge=1_000)
+    max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
 
 
 class RolloutConfig(Section):
     """How episodes are made and admitted. B = `groups_per_batch`; counts are groups."""
 
-    groups_per_batch: int = Field(8, ge=1)
+    groups_per_batch: int = Field(default=8, ge=1)
     """B: groups (tasks) in a training batch."""
-    group_size: int = Field(8, ge=1)
+    group_size: int = Field(default=8, ge=1)
     """Episodes of each task."""
-    max_staleness: int = Field(2, ge=0)
+    max_staleness: int = Field(default=2, ge=0)
     """η: a batch trains no token older than this many policy versions; 0 is synchronous."""
-    lookahead: int | None = Field(None, ge=0)
+    lookahead: int | None = Field(default=None, ge=0)
     """η_target ≤ η: how far ahead of the trainer groups are admitted (default: η)."""
     stale_policy: Literal["drop", "train"] = "drop"
     """What happens to a group older than η: dropped and counted, or trained all the same."""
-    max_concurrent: int | None = Field(None, ge=1)
+    max_concurrent: int | None = Field(default=None, ge=1)
     """Groups played at once (default 2·B)."""
     interrupt: Literal["keep", "recompute"] = "keep"
     """At a weight update: requests in flight go on with their KV, or with it recomputed."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training episodes; recorded with each token."""
-    max_tokens: int = Field(48, ge=1)
+    max_tokens: int = Field(default=48, ge=1)
     """Longest reply of one turn, in tokens."""
-    episode_timeout_s: float = Field(60.0, gt=0)
-    turn_timeout_s: float = Field(30.0, gt=0)
+    episode_timeout_s: float = Field(default=60.0, gt=0)
+    turn_timeout_s: float = Field(default=30.0, gt=0)
     """Longest wait for one reply of the model."""
-    tool_timeout_s: float = Field(10.0, gt=0)
+    tool_timeout_s: float = Field(default=10.0, gt=0)
     """Longest `env.step` (or `env.reset`)."""
-    max_retries: int = Field(2, ge=0)
+    max_retries: int = Field(default=2, ge=0)
     """Times an episode is played again after an infrastructure failure."""
     should_accept: str = "all"
     """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
-    max_rejected: int = Field(1000, ge=1)
+    max_rejected: int = Field(default=1000, ge=1)
     """Groups `should_accept` may refuse in a row before the run stops with an error."""
 
     @property
@@ -138,23 +140,34 @@ class ClampCorrection(Section):
     """Behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
 
     type: Literal["clamp"] = "clamp"
-    cap: float = Field(5.0, gt=0)
+    cap: float = Field(default=5.0, gt=0)
 
 
-class MaskCorrection(Section):
+class _Interval(Section):
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _Interval:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        return self
+
+
+class MaskCorrection(_Interval):
     """Tokens whose behavior weight is outside [low, high] are dropped."""
 
     type: Literal["mask"] = "mask"
-    low: float = Field(0.0, ge=0)
-    high: float = Field(5.0, gt=0)
+    low: float = Field(default=0.0, ge=0)
+    high: float = Field(default=5.0, gt=0)
 
 
-class SequenceMaskCorrection(Section):
+class SequenceMaskCorrection(_Interval):
     """Rows whose geometric-mean behavior weight is outside [low, high] are dropped."""
 
     type: Literal["sequence_mask"] = "sequence_mask"
-    low: float = Field(0.9, ge=0)
-    high: float = Field(1.1, gt=0)
+    low: float = Field(default=0.9, ge=0)
+    high: float = Field(default=1.1, gt=0)
 
 
 Correction = Annotated[
@@ -168,18 +181,24 @@ class AlgoConfig(Section):
     loss: Literal["ppo"] = "ppo"
     naive: bool = False
     """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
-    clip_low: float = Field(0.2, gt=0, le=1)
-    clip_high: float = Field(0.2, gt=0)
-    dual_clip: float | None = Field(None, gt=1)
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    dual_clip: float | None = Field(default=None, gt=1)
     """Bound c on the objective of negative advantages; None is off."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
-    max_tokens: int = Field(192, ge=1)
+    max_tokens: int = Field(default=192, ge=1)
     """The constant of `constant` aggregation: nominal trained tokens of an episode."""
     baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
     scale: Literal["none", "group_std", "batch_std"] = "group_std"
     shuffle_advantages: bool = False
     """Negative control: permute advantages over the batch; reward must then not rise."""
+
+    @field_validator("behavior_correction", mode="before")
+    @classmethod
+    def _default_type(cls, value: Any) -> Any:
+        """A table that names no `type` changes the default correction."""
+        return {"type": "mask"} | value if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> AlgoConfig:
@@ -191,67 +210,64 @@ class AlgoConfig(Section):
 class TrainerConfig(Section):
     """The FSDP2 trainer."""
 
-    num_ranks: int = Field(1, ge=1)
+    num_ranks: int = Field(default=1, ge=1)
     """Trainer processes; the model is sharded over them."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """CUDA is experimental: not measured yet."""
-    num_threads: int = Field(1, ge=1)
+    num_threads: int = Field(default=1, ge=1)
     """Torch threads of each rank."""
-    num_minibatches: int = Field(4, ge=1)
+    num_minibatches: int = Field(default=4, ge=1)
     """Optimizer steps a batch is split into."""
-    epochs: int = Field(1, ge=1)
+    epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
-    learning_rate: float = Field(3e-4, ge=0)
+    learning_rate: float = Field(default=3e-4, ge=0)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Training batches of linear warm-up."""
-    learning_rate_floor: float = Field(0.1, ge=0, le=1)
+    learning_rate_floor: float = Field(default=0.1, ge=0, le=1)
     """Final learning rate as a fraction of `learning_rate`."""
     betas: tuple[float, float] = (0.9, 0.99)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
-    max_tokens_per_microbatch: int = Field(4096, ge=16)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_tokens_per_microbatch: int = Field(default=4096, ge=16)
     """Packed tokens of one forward; a longer row is refused when its episode ends."""
-    checkpoint_every: int = Field(0, ge=0)
+    checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
-    keep_checkpoints: int = Field(2, ge=1)
-    start_timeout_s: float = Field(120.0, gt=0)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for the trainer to load its model."""
-    batch_timeout_s: float = Field(600.0, gt=0)
+    batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait of the trainer for one batch before the run stops with an error."""
 
 
 class WeightsConfig(Section):
-    """How policy versions travel from trainer to engine."""
+    """How policy versions travel from trainer to engine: safetensors files in shared memory."""
 
-    type: Literal["shm"] = "shm"
-    """Safetensors files in shared memory."""
-    keep_versions: int = Field(2, ge=1)
+    keep_versions: int = Field(default=2, ge=1)
     """Versions kept in shared memory."""
     keep_in_run: bool = False
     """Keep every version in the run's folder too (`weights/v-N.safetensors`), for audits."""
-    update_timeout_s: float = Field(60.0, gt=0)
+    update_timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for every engine to take a new version."""
 
 
 class EvalConfig(Section):
     """Held-out evaluation on the run's own engine, before the first batch and after the last."""
 
-    num_tasks: int = Field(1024, ge=0)
+    num_tasks: int = Field(default=1024, ge=0)
     """Held-out tasks; 0 skips evaluation."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
-    max_concurrent: int = Field(128, ge=1)
+    max_concurrent: int = Field(default=128, ge=1)
     """Episodes played at once."""
     seed: int = 0
     """Seed of the held-out tasks (the same for every run, so that runs compare)."""
 
 
 class ClusterConfig(Section):
-    """Where the processes run."""
+    """Where the processes run: on this machine, as children of `arl train`."""
 
-    type: Literal["local"] = "local"
-    stop_timeout_s: float = Field(5.0, gt=0)
+    stop_timeout_s: float = Field(default=5.0, gt=0)
     """Time a child has to end by itself before it is killed."""
 
 
@@ -268,9 +284,9 @@ class LoggingConfig(Section):
 class Config(Section):
     """A whole run."""
 
-    seed: int = Field(1, ge=0)
+    seed: int = Field(default=1, ge=0)
     """Of tasks, sampling and minibatches."""
-    steps: int = Field(40, ge=1)
+    steps: int = Field(default=40, ge=1)
     """Training batches."""
     run: str = ""
     """Run folder (default: runs/<env>-<agent>-<utc time>)."""
@@ -294,7 +310,8 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     Args:
         path: A TOML file, or None for the defaults.
         overrides: `{"rollout.max_staleness": 1}`; string values are read as TOML literals
-            where they are one, as plain strings otherwise.
+            where they are one, as plain strings otherwise. For a key that holds text, only
+            a quoted literal counts: `--run=2026` is the folder "2026", no number.
 
     Raises:
         ConfigError: a file that cannot be read, an unknown key, or a bad value.
@@ -302,11 +319,12 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     values: dict[str, Any] = {}
     if path is not None:
         try:
-            values = tomllib.loads(path.read_text())
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read configuration {path}: {error}") from error
     for key, value in (overrides or {}).items():
-        _set(values, key.split("."), _literal(value) if isinstance(value, str) else value)
+        keys = key.split(".")
+        _set(values, keys, _literal(keys, value) if isinstance(value, str) else value)
     _reject_unknown(Config, values, "")
     try:
         return Config.model_validate(values)
@@ -316,7 +334,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
 
 def dump_toml(config: BaseModel) -> str:
     """The resolved configuration as TOML (None is written as an absent key)."""
-    values = config.model_dump(mode="json", exclude_none=True)
+    values = config.model_dump(exclude_none=True)
     return "\n".join(_toml_lines(values, "")).strip() + "\n"
 
 
@@ -333,23 +351,40 @@ def _toml_lines(values: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _toml_key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's but for two: surrogate pairs, and DEL must be escaped
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_value(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(_toml_value(v) for v in value)}]"
     if isinstance(value, dict):
         pairs = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
         return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, float):
+        return repr(value)  # inf and nan are TOML, unlike JSON's Infinity and NaN
     return json.dumps(value)
 
 
-def _literal(text: str) -> Any:
+def _literal(keys: Sequence[str], text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return text if _holds_text(Config, keys) and not isinstance(value, str) else value
+
+
+def _holds_text(model: type[BaseModel], keys: Sequence[str]) -> bool:
+    field = model.model_fields.get(keys[0])
+    if field is not None and isinstance(field.default, Section) and keys[1:]:
+        return _holds_text(type(field.default), keys[1:])
+    return field is not None and not keys[1:] and field.annotation in (str, str | None)
 
 
 def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
@@ -369,9 +404,18 @@ def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: s
             known = f"allowed: {', '.join(model.model_fields)}"
             hint = f"did you mean {prefix}{near[0]}?" if near else known
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section) and isinstance(value, Mapping):
+        inner = _section_of(field, value)
+        if inner is not None:
             _reject_unknown(inner, value, f"{prefix}{key}.")
+
+
+def _section_of(field: FieldInfo, value: Any) -> type[Section] | None:
+    """The section a table fills; of several, the one its `type` names, or else the default's."""
+    if not isinstance(value, Mapping) or not isinstance(field.default, Section):
+        return None
+    choices: Sequence[type[Section]] = get_args(field.annotation)
+    named = [c for c in choices if c.model_fields["type"].default == value.get("type")]
+    return named[0] if named else type(field.default)
 
 
 def _explain(error: ValidationError) -> str:

@@ -18,7 +18,7 @@ Messages say: what happened, what was got, what is allowed, what to do. All are 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
@@ -71,7 +71,7 @@ class ProcessDied(ArlError, RuntimeError):
 
 
 @asynccontextmanager
-async def boundary(kind: type[EpisodeError], what: str) -> AsyncIterator[None]:
+async def boundary(kind: type[EpisodeError], what: str) -> AsyncGenerator[None]:
     """Attribute a foreign exception to `kind`, once; errors of ours pass through unchanged."""
     try:
         yield

@@ -25,7 +25,7 @@ from .errors import ConfigError
 from .task import Split, TaskSource
 
 Kind = Literal["env", "agent"]
-_ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.]*?(?:-v(?P<version>\d+))?")
+_ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.-]*")
 _BASES: dict[Kind, type] = {"env": Env, "agent": Agent}
 
 
@@ -47,7 +47,7 @@ class Spec(BaseModel):
         Raises:
             ConfigError: the entry point cannot be imported or is no Env/Agent.
         """
-        target = _import(self.entry_point)
+        target = import_object(self.entry_point)
         if not (isinstance(target, type) and issubclass(target, _BASES[self.kind])):
             raise ConfigError(
                 f"{self.id}: {self.entry_point} is {target!r}, "
@@ -117,8 +117,9 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
         ConfigError: nothing has that id; the message names the nearest ones.
     """
     if ":" in id:
-        found = _import(id)
-        return found if isinstance(found, Spec) else Spec(id=id, kind=kind, entry_point=id)
+        found = import_object(id)
+        found = found if isinstance(found, Spec) else Spec(id=id, kind=kind, entry_point=id)
+        return _of_kind(found, kind)
     known = {row.id: row for row in listing(kind)}
     wanted = _latest(id, known)
     if wanted is None:
@@ -156,9 +157,15 @@ def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
         if not isinstance(found, Spec):
             found = Spec(id=point.name, kind=kind, entry_point=point.value)
             found.load()
-        return Listed(point.name, kind, found)
-    except Exception:  # a broken plugin of somebody else must not break `arl list`
+        return Listed(point.name, kind, _of_kind(found, kind))
+    except (Exception, SystemExit):  # a broken plugin of somebody else must not break `arl list`
         return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
+
+
+def _of_kind(found: Spec, kind: Kind) -> Spec:
+    if found.kind != kind:
+        raise ConfigError(f"{found.id!r} is an {found.kind}, not an {kind}")
+    return found
 
 
 def _latest(id: str, known: Mapping[str, object]) -> str | None:
@@ -168,12 +175,15 @@ def _latest(id: str, known: Mapping[str, object]) -> str | None:
     return max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=None)
 
 
-def _import(path: str) -> Any:
+def import_object(path: str) -> Any:
+    """What `module:attr` names; raises ConfigError when it cannot be imported."""
     module, _, attribute = path.partition(":")
     try:
         target: Any = importlib.import_module(module)
         for name in attribute.split("."):
             target = getattr(target, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"cannot import {path!r} (module:attr): {error}") from error
+    except Exception as error:  # importing runs foreign code: anything can come out
+        raise ConfigError(
+            f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
+        ) from error
     return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -90,7 +90,10 @@ def pack_row(row: Row) -> dict[str, bytes]:
 
 def unpack_row(blocks: Mapping[str, bytes]) -> Row:
     """The inverse of `pack_row`."""
-    return Row(**{name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()})
+    arrays: dict[str, Any] = {
+        name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
+    }
+    return Row(**arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,16 +131,17 @@ class Trajectory:
 
     def pack(self) -> bytes:
         """Bytes for the durable log and the wire (msgpack)."""
-        head = {
-            name: getattr(self, name)
-            for name in ("episode_id", "group_id", "task_id", "reward", "num_turns", "error")
-        }
         return msgspec.msgpack.encode(
-            head
-            | {
+            {
+                "episode_id": self.episode_id,
+                "group_id": self.group_id,
+                "task_id": self.task_id,
                 "outcome": self.outcome.value,
-                "metrics": dict(self.metrics),
-                "messages": list(self.messages),
+                "reward": float(self.reward),  # environments like to return numpy scalars
+                "num_turns": self.num_turns,
+                "metrics": {name: float(value) for name, value in self.metrics.items()},
+                "messages": _encodable([*self.messages]),
+                "error": _encodable(self.error),
                 "rows": [pack_row(row) for row in self.rows],
             }
         )
@@ -154,5 +158,21 @@ class Trajectory:
             rows = [unpack_row(blocks) for blocks in head.pop("rows")]
             outcome = Outcome(head.pop("outcome"))
             return cls(**head, outcome=outcome, rows=rows)
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
+
+
+UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What foreign bytes can raise on the way through msgpack and our constructors."""
+
+
+def _encodable(value: Any) -> Any:
+    """JSON without lone surrogates: models do write them, UTF-8 has none."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, Any]", value)
+        return {_encodable(key): _encodable(item) for key, item in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in cast("Sequence[Any]", value)]
+    return value

@@ -1,0 +1,1 @@
+"""Who runs where. So far: `local`, every process on this machine."""

@@ -1,0 +1,1 @@
+"""Looking at a run: progress while it runs, a picture when it ends."""

@@ -1,0 +1,89 @@
+"""Splitting a batch into ranks and minibatches, the same way for any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .batch import BatchRow, BatchShard
+from .buffer import Group
+from .trajectory import Trajectory
+
+
+def split_batch(
+    groups: Sequence[Group], *, step: int, num_ranks: int, num_minibatches: int
+) -> list[BatchShard]:
+    """One shard per rank.
+
+    Episodes are dealt to minibatches first, balanced by tokens and without regard to ranks;
+    groups are then dealt whole to ranks. So minibatch j holds the same episodes over all ranks
+    together, however many there are.
+    """
+    episodes = [member for group in groups for member in group.members]
+    group_of = [i for i, group in enumerate(groups) for _ in group.members]
+    minibatch_of = _deal([e.num_tokens for e in episodes], num_minibatches)
+    rank_of = _deal([sum(m.num_tokens for m in group.members) for group in groups], num_ranks)
+    shards: list[BatchShard] = []
+    for rank in range(num_ranks):
+        minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
+        for index, episode in enumerate(episodes):
+            if rank_of[group_of[index]] == rank:
+                minibatches[minibatch_of[index]] += [BatchRow(r, index) for r in episode.rows]
+        shards.append(
+            BatchShard(
+                step=step,
+                rewards=[e.reward for e in episodes],
+                group_ids=[groups[g].group_id for g in group_of],
+                num_trained_tokens=sum(e.num_trained for e in episodes),
+                num_episodes=sum(e.num_trained > 0 for e in episodes),
+                minibatches=minibatches,
+            )
+        )
+    return shards
+
+
+def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
+    """A bin for each size: largest first, each to the emptiest bin (LPT), counts level ±1.
+
+    The level counts keep minibatches alike in episodes as well as in tokens.
+    """
+    totals = [0] * num_bins
+    counts = [0] * num_bins
+    chosen = [0] * len(sizes)
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        fewest = min(counts)
+        bin = min((b for b in range(num_bins) if counts[b] == fewest), key=totals.__getitem__)
+        totals[bin] += sizes[index]
+        counts[bin] += 1
+        chosen[index] = bin
+    return chosen
+
+
+def batch_metrics(
+    groups: Sequence[Group], version: int, dropped: Mapping[str, int]
+) -> dict[str, float]:
+    """What a batch says of the rollout that made it (names: docs/metrics.md)."""
+    episodes: list[Trajectory] = [member for group in groups for member in group.members]
+    rewards = [e.reward for e in episodes]
+    mean = sum(rewards) / len(rewards)
+    variance = sum((r - mean) ** 2 for r in rewards) / max(1, len(rewards) - 1)
+    ages = [g.staleness(version) for g in groups]
+    found = {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "episode/turns": _mean([e.num_turns for e in episodes]),
+        "episode/tokens": _mean([e.num_tokens for e in episodes]),
+        "episode/rows": _mean([len(e.rows) for e in episodes]),
+        "episode/truncated": _mean([e.outcome == "truncated" for e in episodes]),
+        "staleness/mean": _mean(ages),
+        "staleness/max": float(max(ages)),
+        "staleness/dropped": float(dropped.get("stale", 0)),
+        "versions_per_episode": _mean([len(e.trained_versions) for e in episodes]),
+    }
+    for name in sorted({name for e in episodes for name in e.metrics}):
+        values = [e.metrics[name] for e in episodes if name in e.metrics]
+        found[f"episode/{name}"] = _mean(values)
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values) / len(values)) if values else 0.0

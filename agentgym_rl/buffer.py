@@ -1,0 +1,134 @@
+"""The buffer between rollout and trainer: admission, the staleness bound, batches.
+
+Source of the admission law: AReaL (arXiv:2505.24298), extended by budgets that come back when a
+group is dropped. All counts are groups; versions are published training batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .config import RolloutConfig
+from .trajectory import Trajectory
+from .waiting import Changes
+
+
+def capacity(
+    *,
+    version: int,
+    batch: int,
+    max_staleness: int,
+    max_concurrent: int,
+    running: int,
+    accepted: int,
+) -> int:
+    """Groups that may start now; may be negative.
+
+    min(max_concurrent − running, (max_staleness + version + 1)·batch − (accepted + running)),
+    where `max_staleness` is the lookahead η_target ≤ η.
+    """
+    pacing = (max_staleness + version + 1) * batch - (accepted + running)
+    return min(max_concurrent - running, pacing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The finished episodes of one task; trains whole or not at all."""
+
+    group_id: str
+    task_id: str
+    members: Sequence[Trajectory]
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Lowest policy version among trained tokens; None when no token trains."""
+        return min((t.trained_versions[0] for t in self.members if t.num_trained), default=None)
+
+    def staleness(self, version: int) -> int:
+        """Age at policy version `version`, in versions; 0 for a group that trains nothing."""
+        oldest = self.oldest_version
+        return 0 if oldest is None else version - oldest
+
+
+@dataclass
+class Buffer:
+    """Counts groups in flight and hands out batches of B, oldest first, each group once.
+
+    `accepted` counts only groups that were or will be trained: a group that is dropped,
+    filtered or failed gives its budget back.
+    """
+
+    config: RolloutConfig
+    total_groups: int
+    """Groups the whole run trains: admission never starts more."""
+    version: int = 0
+    running: int = 0
+    accepted: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Groups whose budget came back, by cause: stale, filtered, or an outcome."""
+    changes: Changes = field(default_factory=Changes)
+    _waiting: list[Group] = field(default_factory=list)
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may start now."""
+        law = capacity(
+            version=self.version,
+            batch=self.config.groups_per_batch,
+            max_staleness=self.config.target_staleness,
+            max_concurrent=self.config.admitted_groups,
+            running=self.running,
+            accepted=self.accepted,
+        )
+        return min(law, self.total_groups - (self.accepted + self.running))
+
+    def admit(self) -> None:
+        """Take the budget of one group; call only while `capacity` ≥ 1."""
+        assert self.capacity >= 1, "admission without capacity"
+        self.running += 1
+
+    def accept(self, group: Group) -> None:
+        """A running group finished, was logged, and waits to be trained."""
+        self.running -= 1
+        self.accepted += 1
+        self._waiting.append(group)
+        self.changes.notify()
+
+    def give_back(self, cause: str) -> None:
+        """A running group will not train: return its budget and count why."""
+        self.running -= 1
+        self.dropped[cause] += 1
+        self.changes.notify()
+
+    def publish(self, version: int) -> None:
+        """Policy `version` is on every engine."""
+        self.version = version
+        self.changes.notify()
+
+    def drop_stale(self) -> list[Group]:
+        """Remove waiting groups older than η (none under stale_policy "train")."""
+        if self.config.stale_policy == "train":
+            return []
+        bound = self.config.max_staleness
+        stale = [g for g in self._waiting if g.staleness(self.version) > bound]
+        if stale:
+            self._waiting = [g for g in self._waiting if g not in stale]
+            self.accepted -= len(stale)
+            self.dropped["stale"] += len(stale)
+            self.changes.notify()
+        return stale
+
+    @property
+    def complete(self) -> bool:
+        """Whether a whole batch waits (stale groups included until dropped)."""
+        return len(self._waiting) >= self.config.groups_per_batch
+
+    def take(self) -> list[Group]:
+        """The next batch: the B oldest groups; call `drop_stale` first, only when `complete`."""
+        assert self.complete, "no complete batch waits"
+        count = self.config.groups_per_batch
+        self._waiting.sort(key=lambda g: -g.staleness(self.version))  # stable: then by arrival
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch

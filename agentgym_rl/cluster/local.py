@@ -1,0 +1,167 @@
+"""Child processes on this machine: started, watched, and ended together.
+
+Nothing outlives `arl train`: each child leads its own process group, is killed by the kernel
+when its parent dies (PR_SET_PDEATHSIG), and is stopped (SIGTERM, then SIGKILL to the group) when
+the context closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import time
+from asyncio.subprocess import DEVNULL, Process
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import aiohttp
+
+from agentgym_rl.errors import ProcessDied
+from agentgym_rl.process import ProcessSpec
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+POLL_S = 0.05
+KILL_TIMEOUT_S = 5.0
+LOG_TAIL_LINES = 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: SIGKILL when the parent process ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class LocalProcesses:
+    """The children of a run. Use as a context manager; `watch` raises when one dies."""
+
+    def __init__(self, logs: Path, *, stop_timeout_s: float) -> None:
+        self._logs = logs
+        self._stop_timeout_s = stop_timeout_s
+        self._children: dict[str, tuple[ProcessSpec, Process]] = {}
+        self._stopping = False
+        self._files = AsyncExitStack()
+
+    async def __aenter__(self) -> LocalProcesses:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        await self._files.aclose()
+
+    async def start(self, spec: ProcessSpec) -> None:
+        """Start a child; its output goes to `logs/<name>.log`."""
+        output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("wb"))
+        process = await asyncio.create_subprocess_exec(
+            *spec.argv,
+            env={**os.environ, **spec.env},
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        log.debug("started %s (pid %d): %s", spec.name, process.pid, " ".join(spec.argv))
+        self._children[spec.name] = (spec, process)
+
+    def log_path(self, name: str) -> Path:
+        """Where a child's output goes."""
+        return self._logs / f"{name}.log"
+
+    def pid(self, name: str) -> int:
+        """A child's process id."""
+        return self._children[name][1].pid
+
+    async def ready(self, name: str, *, timeout_s: float) -> None:
+        """Wait until a child's health URL answers 200.
+
+        Raises:
+            ProcessDied: it ended instead, or was not ready in `timeout_s`.
+        """
+        spec, process = self._children[name]
+        deadline = time.monotonic() + timeout_s
+        timeout = aiohttp.ClientTimeout(total=2)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            while time.monotonic() < deadline:
+                if process.returncode is not None:
+                    raise self._died(name)
+                try:
+                    async with http.get(spec.health_url) as answer:
+                        if answer.status == 200:
+                            return
+                except (aiohttp.ClientError, TimeoutError):
+                    pass  # not listening yet: the deadline and the exit code decide
+                await asyncio.sleep(POLL_S)
+        raise ProcessDied(
+            f"{name} was not ready after {timeout_s:g} s; the end of its log:\n{self._tail(name)}"
+        )
+
+    async def watch(self) -> None:
+        """Return when every finite child has ended well; raise as soon as any child dies.
+
+        Raises:
+            ProcessDied: names the child, its exit code or signal, and the end of its log.
+        """
+        waiting = {name for name, (spec, _) in self._children.items() if spec.finite}
+        forever = not waiting  # nothing finite: watch until cancelled
+        while (waiting or forever) and not self._stopping:
+            for name, (_, process) in self._children.items():
+                if process.returncode == 0 and name in waiting:
+                    waiting.discard(name)
+                elif process.returncode is not None and (name in waiting or not self._ended(name)):
+                    raise self._died(name)
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self) -> None:
+        """End every child that still runs; returns once none does."""
+        self._stopping = True
+        running = [(s, p) for s, p in self._children.values() if p.returncode is None]
+        for _, process in running:
+            _signal_group(process, signal.SIGTERM)
+        for force in (False, True):
+            limit = KILL_TIMEOUT_S if force else self._stop_timeout_s
+            try:
+                async with asyncio.timeout(limit):
+                    for _, process in running:
+                        await process.wait()
+                break
+            except TimeoutError:
+                left = [(s, p) for s, p in running if p.returncode is None]
+                log.warning("killing %s", ", ".join(spec.name for spec, _ in left))
+                for _, process in left:
+                    _signal_group(process, signal.SIGKILL)
+        for _, process in self._children.values():  # grandchildren of children that died earlier
+            _signal_group(process, signal.SIGKILL)
+
+    def _ended(self, name: str) -> bool:
+        spec, process = self._children[name]
+        return spec.finite and process.returncode == 0
+
+    def _died(self, name: str) -> ProcessDied:
+        code = self._children[name][1].returncode
+        assert code is not None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return ProcessDied(f"{name} {how}; the end of {self.log_path(name)}:\n{self._tail(name)}")
+
+    def _tail(self, name: str) -> str:
+        lines = self.log_path(name).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join(f"    {line}" for line in lines) or "    (empty)"
+
+
+def _signal_group(process: Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
+        os.killpg(process.pid, number)

@@ -1,0 +1,196 @@
+"""The controller: between the rollout side and the trainer ranks.
+
+It assembles and leases batches, follows published versions, and keeps the run's numbers. Ranks
+reach it over private HTTP with a bearer token and msgpack bodies:
+
+    POST /ready  {"rank": r}          the rank has loaded its model
+    GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
+    POST /report                      a StepReport, once its version is on every engine
+
+The trainer never sees tasks, agents or text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs
+
+import msgspec
+
+from .asgi import BodyTooLarge, Receive, Scope, Send, header, read_body, reply
+from .batch import BatchShard, StepReport
+from .batching import batch_metrics, split_batch
+from .buffer import Buffer
+from .config import Config
+from .episode_log import EpisodeLog
+from .metrics import MetricsFile, Overlap
+from .waiting import Changes
+
+log = logging.getLogger(__name__)
+
+LONG_POLL_S = 10.0
+MAX_REPORT_BYTES = 1_000_000
+
+StepListener = Callable[[int, Mapping[str, float]], None]
+
+
+class Controller:
+    """State of one run between its processes. One event loop only."""
+
+    def __init__(
+        self,
+        config: Config,
+        buffer: Buffer,
+        episodes: EpisodeLog,
+        metrics: MetricsFile,
+        *,
+        token: str,
+        on_step: StepListener,
+    ) -> None:
+        self.overlap = Overlap()
+        self.ready_ranks: set[int] = set()
+        self.changes = Changes()
+        """Wakes those who wait for ranks or versions."""
+        self.generated_tokens = 0
+        """Tokens sampled in training episodes so far (rollout adds them)."""
+        self.history: list[Mapping[str, float]] = []
+        """Metrics of every finished step."""
+        self._config = config
+        self.buffer = buffer
+        self._episodes = episodes
+        self._metrics = metrics
+        self.token = token
+        self._on_step = on_step
+        self._leased: dict[int, list[BatchShard]] = {}
+        self._pending: dict[int, dict[str, float]] = {}
+        self._leasing = asyncio.Lock()
+        self._closing = False
+        self._last_report = (time.monotonic(), 0)
+
+    @property
+    def version(self) -> int:
+        """The policy version on every engine."""
+        return self.buffer.version
+
+    def close(self) -> None:
+        """Ranks that ask for a batch from now on are told that the run is ending."""
+        self._closing = True
+        self.buffer.changes.notify()
+
+    async def batch(self, step: int, rank: int) -> BatchShard | None:
+        """`rank`'s shard of batch `step`; None if it is not complete within the long poll."""
+        if step not in self._leased:
+            try:
+                await self.buffer.changes.wait_for(
+                    lambda: self._closing or step in self._leased or self._ready_for(step),
+                    who=f"trainer rank {rank}",
+                    what=f"batch {step}",
+                    timeout_s=LONG_POLL_S,
+                )
+            except TimeoutError:
+                return None
+        if self._closing:
+            return None
+        async with self._leasing:
+            if step not in self._leased:
+                await self._lease(step)
+        shards = self._leased.get(step)
+        return shards[rank] if shards else None
+
+    def _ready_for(self, step: int) -> bool:
+        return self.buffer.version == step and self.buffer.complete
+
+    async def _lease(self, step: int) -> None:
+        """Assemble batch `step` of the oldest groups that are fresh enough."""
+        stale = self.buffer.drop_stale()
+        if stale:
+            await self._episodes.drop(stale, "stale")
+        if not self._ready_for(step):
+            return
+        groups = self.buffer.take()
+        await self._episodes.lease(groups, step)
+        found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
+        episodes = [member for group in groups for member in group.members]
+        found["overlap"] = self.overlap.add_episodes(episodes) if step else math.nan
+        self._pending[step] = found
+        trainer = self._config.trainer
+        self._leased = {
+            step: split_batch(
+                groups,
+                step=step,
+                num_ranks=trainer.num_ranks,
+                num_minibatches=trainer.num_minibatches,
+            )
+        }
+        self.buffer.changes.notify()
+
+    async def report(self, report: StepReport) -> None:
+        """Rank 0 finished a step: its version becomes the current one."""
+        if report.version != self.buffer.version + 1 or report.step not in self._pending:
+            raise ValueError(
+                f"report of step {report.step}, version {report.version}: expected version "
+                f"{self.buffer.version + 1} of a leased step ({sorted(self._pending)})"
+            )
+        await self._episodes.publish(report.version, report.step, report.checkpoint)
+        self.overlap.add_intervals(report.intervals)
+        metrics = self._pending.pop(report.step) | dict(report.metrics)
+        metrics |= self._throughput(self._leased[report.step][0].num_trained_tokens)
+        self._metrics.write(report.step, metrics)
+        self.history.append(metrics)
+        self.buffer.publish(report.version)
+        self.changes.notify()
+        self._on_step(report.step, metrics)
+
+    def _throughput(self, trained_tokens: int) -> dict[str, float]:
+        now = time.monotonic()
+        since, generated = self._last_report
+        self._last_report = (now, self.generated_tokens)
+        elapsed = max(now - since, 1e-9)
+        return {
+            "throughput/trained_tokens_per_s": trained_tokens / elapsed,
+            "throughput/generated_tokens_per_s": (self.generated_tokens - generated) / elapsed,
+            "time/step": elapsed,
+        }
+
+    # ------------------------------------------------------------------ HTTP
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI app trainer ranks talk to."""
+        try:
+            status, body = await self._route(scope, receive)
+        except (ValueError, BodyTooLarge) as error:
+            status, body = 400, str(error).encode()
+        await reply(send, status, body, content_type="application/msgpack")
+
+    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
+        given = header(scope, b"authorization").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            return 401, b"unknown token"
+        method, path = scope["method"], scope["path"]
+        if method == "GET" and (match := re.fullmatch(r"/batch/(\d+)", path)):
+            return await self._get_batch(int(match[1]), scope)
+        if method == "POST" and path == "/report":
+            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+            await self.report(StepReport.unpack(body))
+            return 200, b""
+        if method == "POST" and path == "/ready":
+            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+            self.ready_ranks.add(int(msgspec.json.decode(body)["rank"]))
+            self.changes.notify()
+            return 200, b""
+        return 404, f"no route {method} {path}".encode()
+
+    async def _get_batch(self, step: int, scope: Scope) -> tuple[int, bytes]:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        rank = int(query.get("rank", ["0"])[0])
+        if not 0 <= rank < self._config.trainer.num_ranks:
+            return 400, f"rank {rank} of {self._config.trainer.num_ranks}".encode()
+        shard = await self.batch(step, rank)
+        if shard is None:
+            return (410, b"the run is ending") if self._closing else (204, b"")
+        return 200, shard.pack()

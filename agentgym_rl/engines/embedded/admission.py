@@ -1,0 +1,140 @@
+"""Which requests are taken, and what their parameters mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from agentgym_rl.engines import wire
+
+from .request import Request, Sampling
+from .sampler import random_key
+from .stop import StopStrings
+
+_MIN_TEMPERATURE = 1e-3
+"""Below it float32 logits divided by the temperature lose their order."""
+_MAX_TEMPERATURE = 1e3
+_MAX_STOP_STRINGS = 16
+
+
+class Refused(Exception):
+    """A request that cannot be served, as an HTTP status with an OpenAI-style error body."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: int | str | None = None,
+        kind: str = "BadRequestError",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = wire.ErrorDetail(
+            message=message, type=kind, param=param, code=status if code is None else code
+        )
+
+
+@dataclass(slots=True)
+class Admission:
+    """Turns request bodies into requests of one model, or refuses them."""
+
+    vocab_size: int
+    max_model_len: int
+    eos_ids: Sequence[int]
+    """End-of-sequence tokens; the first one gives no `stop_reason`, as in vLLM."""
+    seed: int
+    tokenizer_file: Path
+    _tokenizer: Tokenizer | None = None
+
+    def request(self, body: wire.GenerateBody, request_id: str) -> Request:
+        """Check `body` and make it a request.
+
+        Raises:
+            Refused: names the parameter, what was got and what is allowed.
+        """
+        params = body.sampling_params
+        self._check_prompt(body.token_ids)
+        room = self.max_model_len - len(body.token_ids)
+        return Request(
+            id=request_id,
+            prompt=body.token_ids,
+            max_tokens=min(params.max_tokens or room, room),
+            sampling=self._sampling(params, request_id),
+            stop_ids=self._stop_ids(params),
+            stop_strings=self._stop_strings(params.stop),
+            stream=body.stream,
+            with_logprobs=params.logprobs is not None,
+        )
+
+    def _check_prompt(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise Refused("token_ids is empty; give at least one token", param="token_ids")
+        if len(token_ids) >= self.max_model_len:
+            raise Refused(
+                f"This model's maximum context length is {self.max_model_len} tokens. However, "
+                f"the prompt has {len(token_ids)} tokens, which leaves no room to sample.",
+                param="token_ids",
+                code=wire.CONTEXT_LENGTH_EXCEEDED,
+            )
+        self._check_ids("token_ids", token_ids)
+
+    def _check_ids(self, param: str, ids: Iterable[int]) -> None:
+        for token in ids:
+            if not 0 <= token < self.vocab_size:
+                raise Refused(
+                    f"{param} contains {token}; allowed: 0 to {self.vocab_size - 1}", param=param
+                )
+
+    def _sampling(self, params: wire.SamplingBody, request_id: str) -> Sampling:
+        if params.temperature and not (_MIN_TEMPERATURE <= params.temperature <= _MAX_TEMPERATURE):
+            raise Refused(
+                f"temperature {params.temperature} is not served; allowed: 0 (greedy), or "
+                f"{_MIN_TEMPERATURE} to {_MAX_TEMPERATURE:g}",
+                param="temperature",
+            )
+        if params.logprobs not in (None, 0):
+            raise Refused(
+                f"logprobs {params.logprobs} is not served; allowed: 0 (the sampled token)",
+                param="logprobs",
+            )
+        parts = ("seed", params.seed) if params.seed is not None else (self.seed, request_id)
+        return Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=max(params.top_k, 0),
+            min_p=params.min_p,
+            key=random_key(*parts),
+        )
+
+    def _stop_ids(self, params: wire.SamplingBody) -> dict[int, int | None]:
+        asked = params.stop_token_ids or ()
+        self._check_ids("stop_token_ids", asked)
+        stop: dict[int, int | None] = {token: token for token in asked}
+        if not params.ignore_eos and self.eos_ids:
+            stop |= {token: token for token in self.eos_ids[1:]}
+            stop[self.eos_ids[0]] = None
+        return stop
+
+    def _stop_strings(self, stop: str | list[str] | None) -> StopStrings | None:
+        strings = [stop] if isinstance(stop, str) else list(stop or ())
+        if not strings:
+            return None
+        if "" in strings or len(strings) > _MAX_STOP_STRINGS:
+            raise Refused(
+                f"stop must be 1 to {_MAX_STOP_STRINGS} strings, none empty; got {len(strings)}",
+                param="stop",
+            )
+        if self._tokenizer is None:
+            if not self.tokenizer_file.exists():
+                raise Refused(
+                    f"stop strings need {self.tokenizer_file.name}, which this model folder lacks; "
+                    "use stop_token_ids",
+                    param="stop",
+                )
+            self._tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
+        return StopStrings(self._tokenizer, strings)

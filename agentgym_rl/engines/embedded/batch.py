@@ -1,0 +1,90 @@
+"""The running rows: who is in which slot, and one decode step over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .decoder import Decoder
+from .request import Request
+from .sampler import Sampler
+
+PREFILL_TOKENS = 4096
+"""Padded prompt tokens of one forward; a longer prompt goes alone."""
+
+
+class Batch:
+    """Rows in slots 0..b-1 without gaps; the last row fills the place of one that leaves."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.rows: list[Request] = []
+        self._decoder = decoder
+        self._sampler = Sampler(decoder.device)
+        self._refresh()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Append rows and cache all their tokens but the last, which the next step feeds."""
+        added = sorted(requests, key=lambda request: request.num_fed)
+        first = len(self.rows)
+        for group in prefill_groups([request.num_fed for request in added]):
+            rows = [added[index].tokens[:-1] for index in group]
+            if rows[0]:  # sorted: a prompt of one token has nothing to cache
+                self._decoder.prefill(first + group.start, rows)
+        self.rows += added
+        self._refresh()
+
+    def remove(self, leaving: Sequence[Request]) -> None:
+        """Take rows out; those not in the batch are ignored."""
+        for request in leaving:
+            if request not in self.rows:
+                continue
+            slot, last = self.rows.index(request), len(self.rows) - 1
+            if slot != last:
+                self._decoder.move(last, slot, self.rows[last].num_fed)
+                self.rows[slot] = self.rows[last]
+            self.rows.pop()
+        self._refresh()
+
+    def rebuild(self) -> None:
+        """Compute the cache of every row again, under the weights in place now."""
+        rows, self.rows = self.rows, []
+        for request in rows:
+            request.recomputed_at.append(len(request.token_ids))
+        self.add(rows)
+
+    def step(self) -> tuple[list[int], list[float]]:
+        """One sampled token and its log-prob for each of `rows`, in their order."""
+        logits = self._decoder.decode(self._tokens, self._positions, self._length)
+        tokens, logprobs = self._sampler.sample(logits)
+        self._tokens = tokens
+        self._positions += 1
+        self._length += 1
+        return tokens.tolist(), logprobs.tolist()
+
+    def _refresh(self) -> None:
+        """Derive what a step needs from the rows; called when they change, not every step."""
+        device = self._decoder.device
+        positions = [request.num_fed for request in self.rows]
+        self._tokens = torch.tensor([request.last_token for request in self.rows], device=device)
+        self._positions = torch.tensor(positions, device=device)
+        self._length = max(positions, default=0) + 1
+        self._sampler.set_rows(
+            [request.sampling for request in self.rows],
+            [len(request.token_ids) for request in self.rows],
+        )
+
+
+def prefill_groups(lengths: Sequence[int], budget: int = PREFILL_TOKENS) -> list[range]:
+    """Split ascending `lengths` into runs that are padded together at little waste."""
+    groups: list[range] = []
+    start = 0
+    for index, length in enumerate(lengths):
+        over_budget = (index - start + 1) * length > budget
+        wasteful = length > 1.5 * lengths[start] + 16 or lengths[start] == 0 < length
+        if index > start and (over_budget or wasteful):
+            groups.append(range(start, index))
+            start = index
+    if lengths:
+        groups.append(range(start, len(lengths)))
+    return groups

@@ -1,0 +1,107 @@
+"""What the batch asks of a model: fill the cache, decode one token per row, change weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.errors import WeightsError
+
+Swap = Callable[[], None]
+
+
+class Decoder(ABC):
+    """A causal model with a cache of rows in slots 0..b-1. One thread, in inference mode."""
+
+    name: str
+    device: torch.device
+
+    @abstractmethod
+    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        """Cache the tokens of `rows` (none empty) in slots first, first+1, ..."""
+
+    @abstractmethod
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        """Feed one token per row and return float32 logits [b, V] of what follows.
+
+        Args:
+            tokens: [b] token of slots 0..b-1.
+            positions: [b] their positions; earlier ones of each slot are cached.
+            length: max(positions) + 1, known to the caller without asking the device.
+        """
+
+    @abstractmethod
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` cached tokens of slot `source` to slot `target`."""
+
+    @abstractmethod
+    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
+        """Prepare new weights while the old ones serve; calling the result puts them in place.
+
+        Called on another thread than `decode`; the returned call is quick and cannot fail.
+        `tensors` have been through `WeightLayout.check`.
+        """
+
+
+class WeightLayout:
+    """Names, shapes and ties of a model's weights: what a weight file has to match."""
+
+    def __init__(self, module: torch.nn.Module, *, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._aliases: dict[str, str] = {}
+        """Second name of a tied tensor -> its first name."""
+        self._buffers = {name for name, _ in module.named_buffers()}
+        first_name: dict[int, str] = {}
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            known = first_name.setdefault(id(tensor), name)
+            if known != name:
+                self._aliases[name] = known
+            else:
+                self._shapes[name] = tuple(tensor.shape)
+
+    def check(
+        self, tensors: Mapping[str, Tensor], *, device: torch.device, source: str
+    ) -> dict[str, Tensor]:
+        """Private copies of `tensors` under their first names, on `device`, in our dtype.
+
+        float32 and bfloat16 files are both taken: rounding to the engine's dtype is what the
+        engine would have done itself.
+
+        Raises:
+            WeightsError: a name is missing or unknown, or a shape, dtype or value is wrong.
+        """
+        checked: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            first = self._aliases.get(name, name)
+            self._check_one(name, first, tensor, source)
+            if first in checked:
+                if not torch.equal(checked[first], tensor.to(device, self._dtype)):
+                    raise WeightsError(f"{source}: {name} and {first} are tied but differ")
+                continue
+            checked[first] = tensor.to(device, self._dtype, copy=True)
+        missing = sorted(set(self._shapes) - set(checked) - self._buffers)
+        if missing:
+            raise WeightsError(
+                f"{source}: {len(missing)} of {len(self._shapes)} weights are missing: "
+                f"{', '.join(missing[:3])}"
+            )
+        return checked
+
+    def _check_one(self, name: str, first: str, tensor: Tensor, source: str) -> None:
+        expected = self._shapes.get(first)
+        if expected is None:
+            raise WeightsError(f"{source}: {name} is no weight of this model")
+        if tuple(tensor.shape) != expected:
+            raise WeightsError(
+                f"{source}: {name} has shape {tuple(tensor.shape)}, expected {expected}"
+            )
+        if tensor.dtype not in (torch.float32, torch.bfloat16):
+            raise WeightsError(
+                f"{source}: {name} is {tensor.dtype}; allowed: torch.float32, torch.bfloat16"
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"{source}: {name} has values that are not finite")

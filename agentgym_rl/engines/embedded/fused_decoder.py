@@ -1,0 +1,131 @@
+"""Decoding by plain functions on fused weights: few operations a layer, no module overhead.
+
+Legend: b rows, n prompts, L tokens, T cached length, H query heads, K key-value heads,
+D head dimension, G = H / K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .decoder import Decoder, Swap
+from .fused import FusedLayer, FusedShape, FusedWeights
+from .kv import SlotKV
+
+
+class FusedDecoder(Decoder):
+    """Decodes a supported model (`FusedShape.of`); equals its own forward to rounding."""
+
+    name = "fused"
+
+    def __init__(
+        self, weights: FusedWeights, shape: FusedShape, rope: tuple[Tensor, Tensor], kv: SlotKV
+    ) -> None:
+        self._weights = weights
+        self._shape = shape
+        self._cos, self._sin = rope
+        self._kv = kv
+        self.device = weights.embed.device
+        self._slots = torch.arange(0, device=self.device)
+        self._columns = torch.arange(self._cos.shape[0], device=self.device)
+        head = (shape.num_kv_heads, shape.head_dim)
+        for _ in range(shape.num_layers):
+            kv.add_layer(head, head)
+
+    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        shape = self._shape
+        length, last = max(map(len, rows)), first + len(rows)
+        self._kv.reserve(last, length)
+        # Right padding is harmless under a causal mask; its keys are overwritten before use.
+        padded = [[*row, *[0] * (length - len(row))] for row in rows]
+        x = F.embedding(torch.tensor(padded, device=self.device), self._weights.embed)
+        cos, sin = self._cos[:length, None], self._sin[:length, None]
+        for index, layer in enumerate(self._weights.layers):
+            queries, keys, values = self._qkv(x, layer, cos, sin)
+            keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+            cached_keys, cached_values = self._kv.layers[index]
+            cached_keys[first:last, :, :length] = keys
+            cached_values[first:last, :, :length] = values
+            if index == shape.num_layers - 1:
+                return  # only the cache is wanted
+            mixed = F.scaled_dot_product_attention(
+                queries.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True
+            )
+            x = self._feed_forward(x, mixed.transpose(1, 2).flatten(2), layer)
+
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        shape, weights = self._shape, self._weights
+        rows = tokens.shape[0]
+        self._kv.reserve(rows, length)
+        if len(self._slots) != rows:
+            self._slots = torch.arange(rows, device=self.device)
+        x = F.embedding(tokens, weights.embed)
+        cos, sin = self._cos[positions, None], self._sin[positions, None]
+        mask = torch.zeros(rows, length, dtype=x.dtype, device=self.device)
+        mask.masked_fill_(self._columns[:length] > positions[:, None], float("-inf"))
+        mask = mask[:, None, None]
+        grouped = (rows, shape.num_kv_heads, -1, shape.head_dim)
+        for index, layer in enumerate(weights.layers):
+            queries, keys, values = self._qkv(x, layer, cos, sin)
+            cached_keys, cached_values = self._kv.layers[index]
+            cached_keys[self._slots, :, positions] = keys
+            cached_values[self._slots, :, positions] = values
+            # The G queries that share a key head stand where a sequence would: no repeated keys.
+            mixed = F.scaled_dot_product_attention(
+                queries.reshape(grouped),
+                cached_keys[:rows, :, :length],
+                cached_values[:rows, :, :length],
+                attn_mask=mask,
+            )
+            x = self._feed_forward(x, mixed.reshape(rows, -1), layer)
+        x = F.rms_norm(x, (x.shape[-1],), weights.norm, shape.eps)
+        return F.linear(x, weights.head).float()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self._kv.move(source, target, length)
+
+    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
+        fused = FusedWeights.of(tensors, self._shape)
+
+        def swap() -> None:
+            self._weights = fused
+
+        return swap
+
+    def _qkv(
+        self, x: Tensor, layer: FusedLayer, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [.., H, D], rotated keys and values [.., K, D] of x [.., hidden]."""
+        shape = self._shape
+        heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        h = F.rms_norm(x, (x.shape[-1],), layer.norm, shape.eps)
+        qkv = F.linear(h, layer.qkv, layer.qkv_bias).unflatten(-1, (heads + 2 * kv_heads, dim))
+        qk, values = qkv.split((heads + kv_heads, kv_heads), dim=-2)
+        if layer.qk_norm is not None:
+            qk = F.rms_norm(qk, (dim,), None, shape.eps) * layer.qk_norm
+        # `sin` carries the sign of the rotation, so turning a head is one roll.
+        qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
+        queries, keys = qk.split((heads, kv_heads), dim=-2)
+        return queries, keys, values
+
+    def _feed_forward(self, x: Tensor, mixed: Tensor, layer: FusedLayer) -> Tensor:
+        """The rest of a layer, after attention."""
+        x = x + F.linear(mixed, layer.out, layer.out_bias)
+        h = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._shape.eps)
+        gate, up = F.linear(h, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+
+
+def rope_tables(module: Any, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos [length, D] and signed sin [length, D] from the model's own frequencies."""
+    rotary = module.model.rotary_emb
+    positions = torch.arange(length, device=rotary.inv_freq.device, dtype=torch.float32)
+    angles = torch.outer(positions, rotary.inv_freq.float())
+    cos = angles.cos() * rotary.attention_scaling
+    sin = angles.sin() * rotary.attention_scaling
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)

@@ -1,0 +1,232 @@
+"""The decode thread: commands between steps, rows in, one step, rows out."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+import torch
+
+from agentgym_rl.errors import EngineError
+
+from .batch import Batch
+from .counters import Counters
+from .decoder import Decoder
+from .journal import Journal
+from .request import Request
+
+T = TypeVar("T")
+Notify = Callable[[Sequence[tuple[Request, int, bool]]], None]
+"""Told once a step, on the decode thread: (request, tokens so far, whether it is over)."""
+
+log = logging.getLogger(__name__)
+
+_IDLE_POLL_S = 1.0
+
+
+class DecodeLoop:
+    """Decodes what is submitted until `stop`; if it dies, `failure` says of what.
+
+    `submit` and `between_steps` may be called from any thread. All else of the engine's state
+    is touched by the decode thread alone, so nothing else needs a lock.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        max_num_seqs: int,
+        weight_version: str,
+        notify: Notify,
+        journal: Journal | None = None,
+    ) -> None:
+        self.weight_version = weight_version
+        self.paused = False
+        self.failure: BaseException | None = None
+        self.counters = Counters()
+        self._batch = Batch(decoder)
+        self._waiting: deque[Request] = deque()
+        self._max_num_seqs = max_num_seqs
+        self._notify = notify
+        self._journal = journal
+        self._recompute = False
+        self._inbox: deque[Request | _Command] = deque()
+        self._inbox_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End after the current step; requests still open fail."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and self.failure is None and not self._stopping
+
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            EngineError: the decode thread has died or is stopping.
+        """
+        self._post(request)
+
+    def between_steps(self, action: Callable[[], T]) -> Future[T]:
+        """Run `action` on the decode thread between two steps."""
+        future: Future[T] = Future()
+        self._post(_Command(action, future))
+        return future
+
+    # What `between_steps` runs.
+
+    def pause(self, recompute: bool) -> None:
+        self.paused = True
+        self._recompute = self._recompute or recompute
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def swap(self, put_in_place: Callable[[], None], weight_version: str) -> None:
+        """Serve other weights from the next step on."""
+        start = time.monotonic()
+        put_in_place()
+        self.weight_version = weight_version
+        self.counters.weight_updates += 1
+        self.counters.swap_seconds += time.monotonic() - start
+
+    def abort(self, request: Request) -> None:
+        """Finish a request early, with what it has; nothing if it is over."""
+        if request.finished:
+            return
+        request.finish_reason = "abort"
+        if request in self._waiting:
+            self._waiting.remove(request)
+        self._retire([request])
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                while not self._stopping:
+                    self._wake.clear()
+                    self._take_inbox()
+                    if self.paused or not (self._batch.rows or self._waiting):
+                        self._wake.wait(_IDLE_POLL_S)
+                    else:
+                        self._step()
+            self._end(EngineError("the engine is shutting down"))
+        except BaseException as error:
+            log.exception("the decode thread died")
+            self._end(error)
+
+    def _step(self) -> None:
+        if self._recompute:
+            self._recompute = False
+            self._batch.rebuild()
+        room = self._max_num_seqs - len(self._batch.rows)
+        if self._waiting and room:
+            self._admit([self._waiting.popleft() for _ in range(min(room, len(self._waiting)))])
+        tokens, logprobs = self._batch.step()
+        now = time.monotonic()
+        self.counters.steps += 1
+        self.counters.generated_tokens += len(tokens)
+        self._record(tokens, logprobs, now)
+
+    def _admit(self, requests: list[Request]) -> None:
+        self.counters.prompt_tokens += sum(len(request.prompt) for request in requests)
+        self._batch.add(requests)
+        self._count_rows()
+
+    def _record(self, tokens: list[int], logprobs: list[float], now: float) -> None:
+        label, over, progress = self.weight_version, [], []
+        sane = math.isfinite(sum(logprobs))
+        for request, token, logprob in zip(self._batch.rows, tokens, logprobs, strict=True):
+            if not sane and not math.isfinite(logprob):
+                request.error = f"the weights of version {label} gave logits that are not finite"
+                over.append(request)
+            elif request.append(token, logprob, now, label):
+                over.append(request)
+            elif request.stream:
+                progress.append((request, len(request.token_ids), False))
+        if over:
+            self._retire(over)
+        if progress:
+            self._notify(progress)
+
+    def _retire(self, requests: Iterable[Request]) -> None:
+        """Take finished requests out, journal them, and let their owners know."""
+        requests = list(requests)
+        self._batch.remove(requests)
+        self._count_rows()
+        for request in requests:
+            self.counters.finish(request.finish_reason or "error")
+            if self._journal is not None:
+                self._journal.write(request)
+        self._notify([(request, len(request.token_ids), True) for request in requests])
+
+    def _count_rows(self) -> None:
+        self.counters.running = len(self._batch.rows)
+        self.counters.waiting = len(self._waiting)
+
+    def _post(self, item: Request | _Command) -> None:
+        with self._inbox_lock:
+            if self._stopping or self.failure is not None:
+                raise EngineError(f"the engine decodes no more: {self.failure or 'stopping'}")
+            self._inbox.append(item)
+        self._wake.set()
+
+    def _take_inbox(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, Request):
+                self._waiting.append(item)
+                self.counters.requests += 1
+                self.counters.waiting = len(self._waiting)
+            else:
+                item.run()
+
+    def _end(self, error: BaseException) -> None:
+        """Fail all that is open, with nothing left in between."""
+        with self._inbox_lock:
+            self.failure = None if self._stopping else error
+            self._stopping = True
+            items, self._inbox = list(self._inbox), deque()
+        requests = [*self._batch.rows, *self._waiting]
+        for item in items:
+            if isinstance(item, Request):
+                requests.append(item)
+            else:
+                item.future.set_exception(EngineError(f"the engine decodes no more: {error}"))
+        for request in requests:
+            request.error = request.error or f"{type(error).__name__}: {error}"
+        self._notify([(request, len(request.token_ids), True) for request in requests])
+
+
+class _Command:
+    def __init__(self, action: Callable[[], T], future: Future[T]) -> None:
+        self._action = action
+        self.future = future
+
+    def run(self) -> None:
+        """A command that raises fails its caller, not the loop."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._action()
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)

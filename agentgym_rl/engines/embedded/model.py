@@ -1,0 +1,145 @@
+"""Load a model folder and choose the fastest way to decode it that is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.config import EngineConfig
+from agentgym_rl.errors import ConfigError
+
+from .decoder import Decoder, WeightLayout
+from .fused import FusedShape, FusedWeights
+from .fused_decoder import FusedDecoder, rope_tables
+from .kv import SlotKV
+from .module_decoder import CachedDecoder, UncachedDecoder
+from .selfcheck import self_check
+
+log = logging.getLogger(__name__)
+
+_MOVING_ROPE = {
+    "dynamic": "max_position_embeddings",
+    "longrope": "original_max_position_embeddings",
+}
+"""RoPE variants whose frequencies change beyond a length, which rows of a batch would share."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to decode."""
+
+    decoder: Decoder
+    layout: WeightLayout
+    vocab_size: int
+    max_model_len: int
+    eos_ids: Sequence[int]
+
+
+def load_model(folder: Path, config: EngineConfig) -> LoadedModel:
+    """Load `folder` and check the decoder chosen against the model's own forward.
+
+    Raises:
+        ConfigError: no model there, no GPU where one is asked for, or no decoder agrees with
+            the model.
+    """
+    device = pick_device(config.device)
+    dtype = getattr(torch, config.dtype)
+    try:
+        module: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"cannot load a causal language model from {folder}: {error}") from error
+    module = module.to(device).eval().requires_grad_(False)
+    limit = context_limit(module.config, config.max_model_len)
+    return LoadedModel(
+        decoder=choose_decoder(module, config, limit),
+        layout=WeightLayout(module, dtype=dtype),
+        vocab_size=module.get_input_embeddings().weight.shape[0],
+        max_model_len=limit,
+        eos_ids=_eos_ids(module),
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes a GPU when there is one; raises ConfigError where `cuda` finds none."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("engine.device is cuda, but this machine has no GPU torch can use")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def context_limit(config: Any, wanted: int) -> int:
+    """`wanted`, cut to the positions the model has."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    limits = [wanted, getattr(config, "max_position_embeddings", None)]
+    moving = _MOVING_ROPE.get(rope.get("rope_type", "default"))
+    if moving is not None:
+        limits.append(rope.get(moving) or getattr(config, moving, None))
+    return min(limit for limit in limits if limit)
+
+
+def choose_decoder(module: Any, config: EngineConfig, max_model_len: int) -> Decoder:
+    """The first of fused, cached, uncached that fits the model and passes its self-check.
+
+    Raises:
+        ConfigError: not even the last one agrees with the model's own forward.
+    """
+    dtype, device = module.dtype, module.device
+    slots = config.max_num_seqs
+
+    def cache() -> SlotKV:
+        return SlotKV(max_slots=slots, max_length=max_model_len, dtype=dtype, device=device)
+
+    def fused() -> Decoder:
+        assert isinstance(shape, FusedShape)
+        rope = rope_tables(module, max_model_len, dtype)
+        weights = FusedWeights.of(dict(module.named_parameters()), shape)
+        return FusedDecoder(weights, shape, rope, cache())
+
+    shape = FusedShape.of(module)
+    not_fused = shape if isinstance(shape, str) else None
+    if config.fused == "never":
+        not_fused = "engine.fused is never"
+    candidates: list[tuple[str | None, str, Callable[[], Decoder]]] = [
+        (not_fused, "fused", fused),
+        (
+            CachedDecoder.obstacle(module, max_model_len),
+            "cached",
+            lambda: CachedDecoder(module, cache()),
+        ),
+        (
+            None,
+            "uncached",
+            lambda: UncachedDecoder(module, max_slots=slots, max_length=max_model_len),
+        ),
+    ]
+    for obstacle, name, make in candidates:
+        if obstacle is not None:
+            log.info("not decoding by the %s path: %s", name, obstacle)
+            continue
+        decoder = make()
+        if self_check(decoder, module, min(max_model_len, 48), rows=min(slots, 3)):
+            log.info("decoding by the %s path", name)
+            return decoder
+    raise ConfigError(
+        f"no decoder reproduces {type(module).__name__}; see the warnings above. "
+        "Is it a causal language model in a supported dtype (engine.dtype)?"
+    )
+
+
+def _eos_ids(module: Any) -> list[int]:
+    generation = getattr(module, "generation_config", None)
+    found = getattr(generation, "eos_token_id", None)
+    if found is None:
+        found = getattr(module.config, "eos_token_id", None)
+    if found is None:
+        return []
+    return [found] if isinstance(found, int) else list(found)

@@ -1,0 +1,175 @@
+"""Decoding by the model's own forward, for architectures the fused path does not know."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from .decoder import Decoder, Swap
+from .kv import SlotKV
+
+
+class ModuleDecoder(Decoder):
+    """Common half of the decoders that run a transformers module: its weights."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.device = module.device
+
+    def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
+        owners = self._module.state_dict(keep_vars=True)
+
+        def swap() -> None:
+            for name, tensor in tensors.items():
+                owners[name].data = tensor  # tied names share one parameter, so they follow
+
+        return swap
+
+    def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        length = max(map(len, rows))
+        padded = [[*row, *[0] * (length - len(row))] for row in rows]
+        return torch.tensor(padded, device=self.device)
+
+
+class CachedDecoder(ModuleDecoder):
+    """The model's forward on a slot cache, with explicit positions and masks."""
+
+    name = "cached"
+
+    def __init__(self, module: Any, kv: SlotKV) -> None:
+        super().__init__(module)
+        self._cache = SlotCache(kv)
+        self._kv = kv
+        accepted = inspect.signature(module.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+
+    @staticmethod
+    def obstacle(module: Any, max_model_len: int) -> str | None:
+        """Why `module` cannot be decoded like this, if it cannot."""
+        if "position_ids" not in inspect.signature(module.forward).parameters:
+            return "its forward takes no position_ids"
+        config = module.config
+        kinds = set(getattr(config, "layer_types", None) or ())
+        if not kinds <= {"full_attention", "sliding_attention"}:
+            return f"layer types {sorted(kinds)}"
+        window = getattr(config, "sliding_window", None)
+        active = "sliding_attention" in kinds or (not kinds and window is not None)
+        if active and (window is None or window < max_model_len):
+            return f"a sliding window of {window} tokens within a context of {max_model_len}"
+        return None
+
+    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        tokens = self._padded(rows)
+        length = tokens.shape[1]
+        self._kv.reserve(first + len(rows), length)
+        self._cache.begin_prefill(first, len(rows), length)
+        positions = torch.arange(length, device=self.device).expand(len(rows), -1)
+        self._forward(tokens, positions, None)
+
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        self._kv.reserve(len(tokens), length)
+        self._cache.begin_decode(positions, length)
+        columns = torch.arange(length, device=self.device)
+        mask = torch.zeros(len(tokens), length, dtype=self._module.dtype, device=self.device)
+        mask.masked_fill_(columns > positions[:, None], torch.finfo(mask.dtype).min)
+        logits = self._forward(tokens[:, None], positions[:, None], mask[:, None, None])
+        return logits[:, -1].float()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self._kv.move(source, target, length)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        return self._module(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            **self._last_only,
+        ).logits
+
+
+class SlotCache(Cache):
+    """A transformers cache over `SlotKV`: prompts fill slots, decode steps append one token."""
+
+    def __init__(self, kv: SlotKV) -> None:
+        super().__init__(layers=[])
+        self._kv = kv
+        self._slots: Tensor = torch.arange(0)
+        self._positions: Tensor | None = None
+        self._first = 0
+        self._length = 0
+
+    def begin_prefill(self, first: int, count: int, length: int) -> None:
+        """The next forward holds whole prompts of slots first..first+count-1."""
+        self._positions = None
+        self._first, self._last, self._length = first, first + count, length
+
+    def begin_decode(self, positions: Tensor, length: int) -> None:
+        """The next forward holds one token of each slot 0..b-1, at `positions` [b]."""
+        self._positions = positions
+        self._length = length
+        if len(self._slots) != len(positions):
+            self._slots = torch.arange(len(positions), device=positions.device)
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Store [b, heads, L, dim] and return all that the forward may attend to."""
+        while len(self._kv.layers) <= layer_idx:
+            heads = (key_states.shape[1], key_states.shape[3])
+            self._kv.add_layer(heads, (value_states.shape[1], value_states.shape[3]))
+        keys, values = self._kv.layers[layer_idx]
+        if self._positions is None:
+            keys[self._first : self._last, :, : self._length] = key_states
+            values[self._first : self._last, :, : self._length] = value_states
+            return key_states, value_states
+        keys[self._slots, :, self._positions] = key_states[:, :, 0]
+        values[self._slots, :, self._positions] = value_states[:, :, 0]
+        rows = len(self._slots)
+        return keys[:rows, :, : self._length], values[:rows, :, : self._length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0 if self._positions is None else self._length - 1
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._length, 0
+
+
+class UncachedDecoder(ModuleDecoder):
+    """The whole sequence again for every token: slow, but right for any causal model.
+
+    There is no KV cache to keep, so after a weight update tokens are always sampled as if it
+    had been recomputed.
+    """
+
+    name = "uncached"
+
+    def __init__(self, module: Any, *, max_slots: int, max_length: int) -> None:
+        super().__init__(module)
+        self._tokens = torch.zeros(max_slots, max_length, dtype=torch.long, device=self.device)
+
+    def prefill(self, first: int, rows: Sequence[Sequence[int]]) -> None:
+        tokens = self._padded(rows)
+        self._tokens[first : first + len(rows), : tokens.shape[1]] = tokens
+
+    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+        rows = torch.arange(len(tokens), device=self.device)
+        self._tokens[rows, positions] = tokens
+        logits = self._module(
+            input_ids=self._tokens[: len(tokens), :length], use_cache=False
+        ).logits
+        return logits[rows, positions].float()
+
+    def move(self, source: int, target: int, length: int) -> None:
+        self._tokens[target, :length] = self._tokens[source, :length]

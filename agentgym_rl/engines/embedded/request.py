@@ -1,0 +1,103 @@
+"""One request: what was asked, and what has been sampled for it so far."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from agentgym_rl.engine import FinishReason
+from agentgym_rl.engines.wire import VersionSpan
+
+from .stop import StopStrings
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one row is sampled. `top_k` 0 and `top_p` 1 are off; `temperature` 0 is greedy."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    key: int
+    """64 bits; token i of the request is drawn with uniform(key, i), whoever its neighbours."""
+
+    @property
+    def restricted(self) -> bool:
+        """True when some tokens of the vocabulary are excluded before sampling."""
+        return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0 or self.min_p > 0)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Written by the decode thread alone; the event loop reads the first `visible` tokens."""
+
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: dict[int, int | None]
+    """Tokens that end the reply, each with the `stop_reason` it gives."""
+    stop_strings: StopStrings | None = None
+    stream: bool = False
+    with_logprobs: bool = True
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    version_starts: list[tuple[str, int]] = field(default_factory=list)
+    """(label, index of the first token sampled under it), one per change of weights."""
+    recomputed_at: list[int] = field(default_factory=list)
+    """Token counts at which the KV cache was rebuilt under other weights."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+
+    visible: int = 0
+    done: bool = False
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+    _label: str | None = None
+
+    @property
+    def num_fed(self) -> int:
+        """Tokens whose keys and values are in the cache once the last one is about to be fed."""
+        return len(self.prompt) + len(self.token_ids) - 1
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output."""
+        return self.prompt + self.token_ids
+
+    @property
+    def last_token(self) -> int:
+        """The token to feed next."""
+        return self.token_ids[-1] if self.token_ids else self.prompt[-1]
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    def append(self, token: int, logprob: float, time_s: float, label: str) -> bool:
+        """Record a sampled token; True when it was the last one."""
+        if label is not self._label:
+            self._label = label
+            self.version_starts.append((label, len(self.token_ids)))
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        self.times_s.append(time_s)
+        if token in self.stop_ids:
+            self.finish_reason, self.stop_reason = "stop", self.stop_ids[token]
+        elif self.stop_strings is not None and (found := self.stop_strings.feed(token)):
+            self.finish_reason, self.stop_reason = "stop", found
+        elif len(self.token_ids) >= self.max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def spans(self, start: int, end: int) -> list[VersionSpan]:
+        """Version spans of output tokens [start, end), in indices of the whole output."""
+        ends = [first for _, first in self.version_starts[1:]] + [end]
+        return [
+            VersionSpan(label, max(first, start), min(last, end))
+            for (label, first), last in zip(self.version_starts, ends, strict=True)
+            if max(first, start) < min(last, end)
+        ]

@@ -1,0 +1,170 @@
+"""An engine that says what it is told to, and keeps a journal of it: the oracle of tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from agentgym_rl.engine import Delta, Engine, EngineInfo, FinishReason, SamplingParams
+from agentgym_rl.errors import EngineError
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One scripted turn.
+
+    `versions` one per token (default: the version served as each is sampled); `delay_s` before
+    every chunk of `chunk` tokens; `fail_after` raises EngineError after that many tokens;
+    `finish_reason` None ends the stream without one, as a dying engine does.
+    """
+
+    token_ids: Sequence[int]
+    finish_reason: FinishReason | None = "stop"
+    stop_reason: int | str | None = None
+    logprobs: Sequence[float] | None = None
+    versions: Sequence[int] | None = None
+    delay_s: float = 0.0
+    chunk: int = 1
+    fail_after: int | None = None
+
+
+@dataclass(slots=True)
+class JournalEntry:
+    """What the engine was fed and what it sampled in one request, so far."""
+
+    request_id: str
+    session_id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    aborted: bool = False
+
+
+Script = Callable[[Sequence[int]], Sequence[int] | Say]
+"""Prompt ids in, the reply's ids (or a `Say`) out."""
+
+
+class ScriptedEngine(Engine):
+    """Follows `script`: a function of the prompt, or replies given out in order.
+
+    `journal` has an entry per request, in order of arrival: exactly what was fed and "sampled".
+    Replies longer than `max_tokens` are cut and finish with "length".
+    """
+
+    def __init__(
+        self,
+        script: Script | Iterable[Sequence[int] | Say],
+        *,
+        max_model_len: int = 4096,
+        model: str = "scripted",
+        tokenizer_hash: str = "",
+    ) -> None:
+        replies = iter(()) if callable(script) else iter(script)
+        self._script: Script = script if callable(script) else lambda _: _following(replies)
+        self._info = (model, max_model_len, tokenizer_hash)
+        self._running = asyncio.Event()
+        self._running.set()
+        self.version = 0
+        self.journal: list[JournalEntry] = []
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        session_id: str,
+        stream: bool = False,
+    ) -> AsyncIterator[Delta]:
+        said = self._script(token_ids)
+        say = said if isinstance(said, Say) else Say(said)
+        entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling)
+        self.journal.append(entry)
+        deltas: list[Delta] = []
+        try:
+            for start in range(0, max(len(say.token_ids), 1), say.chunk):
+                if say.delay_s:
+                    await asyncio.sleep(say.delay_s)
+                await self._running.wait()
+                delta = self._sample(say, entry, start)
+                if stream:
+                    yield delta
+                deltas.append(delta)
+                if delta.finish_reason is not None:
+                    break
+            if not stream:
+                yield _joined(deltas)
+        except (asyncio.CancelledError, GeneratorExit):
+            entry.aborted = entry.finish_reason is None
+            raise
+
+    def _sample(self, say: Say, entry: JournalEntry, start: int) -> Delta:
+        limit = entry.sampling.max_tokens
+        stop = min(start + say.chunk, len(say.token_ids), limit)
+        if say.fail_after is not None and stop > say.fail_after:
+            raise EngineError(f"scripted failure after {say.fail_after} tokens")
+        finish: FinishReason | None = None
+        if stop == len(say.token_ids):
+            finish = say.finish_reason
+        elif stop == limit:
+            finish = "length"
+        positions = range(start, stop)
+        now = time.monotonic()
+        delta = Delta(
+            token_ids=say.token_ids[start:stop],
+            logprobs=[_logprob(say, entry, at) for at in positions],
+            versions=[say.versions[at] if say.versions else self.version for at in positions],
+            times_s=[now] * len(positions),
+            finish_reason=finish,
+            stop_reason=say.stop_reason if finish == "stop" else None,
+        )
+        entry.token_ids += delta.token_ids
+        entry.logprobs += delta.logprobs
+        entry.versions += delta.versions
+        entry.times_s += delta.times_s
+        entry.finish_reason = finish
+        return delta
+
+    async def pause(self, *, recompute: bool) -> None:
+        self._running.clear()
+
+    async def resume(self) -> None:
+        self._running.set()
+
+    async def update_weights(self, path: str, *, version: int) -> None:
+        self.version = version
+
+    async def info(self) -> EngineInfo:
+        model, max_model_len, tokenizer_hash = self._info
+        return EngineInfo(model, max_model_len, self.version, tokenizer_hash)
+
+
+def _following(replies: Iterable[Sequence[int] | Say]) -> Sequence[int] | Say:
+    for reply in replies:
+        return reply
+    raise EngineError("the script has ended: one request more than it has replies")
+
+
+def _logprob(say: Say, entry: JournalEntry, at: int) -> float:
+    """Scripted, or a number that differs from token to token and from prompt to prompt."""
+    if say.logprobs is not None:
+        return say.logprobs[at]
+    return -((say.token_ids[at] * 31 + at * 17 + len(entry.prompt)) % 997 + 1) / 256
+
+
+def _joined(deltas: list[Delta]) -> Delta:
+    last = deltas[-1]
+    return Delta(
+        token_ids=[id for delta in deltas for id in delta.token_ids],
+        logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
+        versions=[version for delta in deltas for version in delta.versions],
+        times_s=[time_s for delta in deltas for time_s in delta.times_s],
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+    )

@@ -1,0 +1,203 @@
+"""Play one task once: open a session, let the agent run, and turn what happened into a record.
+
+A failed episode is data: this is the only place where exceptions become outcomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .agent import Agent
+from .env import Env, Message, Step
+from .errors import AgentError, ContextLengthError, EnvError, InfraError
+from .gateway.client import AgentClients
+from .gateway.server import Gateway
+from .gateway.sessions import SessionRecord, SessionSampling
+from .task import Task
+from .trajectory import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Longest times, in seconds, of an episode, a model reply, and an environment step."""
+
+    episode_s: float
+    turn_s: float
+    tool_s: float
+
+
+class EpisodeEnv(Env):
+    """The environment as the agent sees it: prepared with the task, timed, and scored.
+
+    `reset` hands out the first messages once; `step` adds up rewards. Failures of the wrapped
+    environment are remembered, so that they are not blamed on the agent they pass through.
+    """
+
+    def __init__(self, env: Env, task: Task, *, tool_timeout_s: float) -> None:
+        self._env = env
+        self._task = task
+        self._tool_timeout_s = tool_timeout_s
+        self._first: tuple[list[Message], dict[str, Any]] | None = None
+        self.reward = 0.0
+        self.terminated = False
+        self.truncated = False
+        self.metrics: dict[str, float] = {}
+        self.failure: EnvError | InfraError | None = None
+
+    async def start(self) -> None:
+        """Reset the wrapped environment to the task."""
+        self._first = await self._guarded(
+            "env.reset", self._env.reset(seed=self._task.seed, options={"task": self._task})
+        )
+        self.tools = self._env.tools
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """The first messages; the task is given, so `seed` and `options` are refused."""
+        if seed is not None or options:
+            raise AgentError("the episode's task is given: call env.reset() without arguments")
+        if self._first is None:
+            raise AgentError("env.reset() was called twice: an agent plays one episode per run()")
+        first, self._first = self._first, None
+        return first
+
+    async def step(self, action: Message) -> Step:
+        """Forward a step; its reward counts."""
+        if self.terminated or self.truncated:
+            raise AgentError("env.step() was called after the episode ended")
+        step = await self._guarded("env.step", self._env.step(action))
+        self.reward += float(step.reward)
+        self.terminated, self.truncated = bool(step.terminated), bool(step.truncated)
+        for name, value in step.info.get("metrics", {}).items():
+            self.metrics[name] = float(value)
+        return step
+
+    async def close(self) -> None:
+        """Close the wrapped environment; a failure to do so is logged, the record stands."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._env.close()
+        except Exception as error:  # somebody else's code, after the episode is decided
+            log.warning("env.close of task %s failed: %r", self._task.id, error)
+
+    async def _guarded(self, what: str, call: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._tool_timeout_s) as limit:
+                return await call
+        except InfraError as error:
+            self.failure = error
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                text = f"{what} took more than {self._tool_timeout_s:g} s (rollout.tool_timeout_s)"
+                self.failure = EnvError(text)
+            else:
+                self.failure = EnvError(f"{what}: {_last_lines(error)}")
+            raise self.failure from error
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Everything that is the same for all episodes of a run."""
+
+    make_env: Callable[[], Env]
+    agent: Agent
+    gateway: Gateway
+    clients: AgentClients
+    model_name: str
+    deadlines: Deadlines
+
+    async def play(
+        self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
+    ) -> Trajectory:
+        """Play `task` once. Never raises for what an episode can do wrong; cancellation passes."""
+        session = self.gateway.open_session(
+            sampling=sampling, session_id=episode_id, turn_timeout_s=self.deadlines.turn_s
+        )
+        env: EpisodeEnv | None = None
+        try:
+            try:
+                env = EpisodeEnv(self.make_env(), task, tool_timeout_s=self.deadlines.tool_s)
+            except Exception as error:
+                failed: Exception | None = EnvError(f"making the env: {_last_lines(error)}")
+            else:
+                failed = await self._run(env, self.clients.for_session(session), task)
+        finally:
+            record = self.gateway.close_session(session)
+            if env is not None:
+                await env.close()
+        outcome, error_text = _judge(failed, env, record)
+        return Trajectory(
+            episode_id=episode_id,
+            group_id=group_id,
+            task_id=task.id,
+            outcome=outcome,
+            reward=env.reward if env else 0.0,
+            rows=record.rows,
+            num_turns=record.num_turns,
+            metrics={**{k: float(v) for k, v in record.counters.items()}, **_metrics(env)},
+            messages=record.messages,
+            error=error_text,
+        )
+
+    async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> Exception | None:
+        try:
+            async with asyncio.timeout(self.deadlines.episode_s) as limit:
+                await env.start()
+                await self.agent.run(env, client, model=self.model_name, task=task)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return _Deadline(
+                    f"the episode took more than {self.deadlines.episode_s:g} s "
+                    "(rollout.episode_timeout_s)"
+                )
+            return error
+        return None
+
+
+class _Deadline(Exception):
+    """The episode's own deadline passed: slow is nobody's reward of 0."""
+
+
+def _judge(
+    failed: Exception | None, env: EpisodeEnv | None, record: SessionRecord
+) -> tuple[Outcome, str]:
+    """The outcome, and what went wrong. Infrastructure first: it may have caused the rest."""
+    failure = env.failure if env else failed
+    if record.infra_error:
+        return Outcome.INFRA_ERROR, record.infra_error
+    if isinstance(failure, InfraError):
+        return Outcome.INFRA_ERROR, str(failure)
+    if isinstance(failure, EnvError):
+        return Outcome.ENV_ERROR, str(failure)
+    assert env is not None
+    if isinstance(failed, _Deadline):
+        return Outcome.ABORTED, str(failed)
+    if isinstance(failed, ContextLengthError) or _is_context_overflow(failed):
+        return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
+    if failed is not None:
+        return Outcome.AGENT_ERROR, _last_lines(failed)
+    return (Outcome.COMPLETED if env.terminated else Outcome.TRUNCATED), ""
+
+
+def _is_context_overflow(error: Exception | None) -> bool:
+    """Whether an OpenAI client's error is the gateway's context_length_exceeded."""
+    return getattr(error, "code", None) == "context_length_exceeded"
+
+
+def _metrics(env: EpisodeEnv | None) -> dict[str, float]:
+    return env.metrics if env else {}
+
+
+def _last_lines(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error, limit=-4)).strip()

@@ -1,0 +1,155 @@
+"""The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
+
+A transaction survives the death of the process at any moment (`synchronous=NORMAL`: a power
+failure may cost the last ones, never the file). `arl train` is the only writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .buffer import Group
+from .task import Task
+from .trajectory import Trajectory
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tasks (
+    task_id TEXT PRIMARY KEY, task_index INTEGER NOT NULL, seed INTEGER NOT NULL,
+    split TEXT NOT NULL, data TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS groups (
+    group_id TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks,
+    status TEXT NOT NULL CHECK (status IN ('waiting', 'leased', 'consumed', 'dropped')),
+    cause TEXT NOT NULL DEFAULT '', oldest_version INTEGER, finished_s REAL NOT NULL,
+    step INTEGER);
+CREATE TABLE IF NOT EXISTS trajectories (
+    episode_id TEXT PRIMARY KEY, group_id TEXT NOT NULL REFERENCES groups,
+    outcome TEXT NOT NULL, reward REAL NOT NULL, num_turns INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS versions (
+    version INTEGER PRIMARY KEY, step INTEGER NOT NULL, published_s REAL NOT NULL,
+    checkpoint TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
+CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
+"""
+
+
+class EpisodeLog:
+    """`episodes.db` of a run. Methods run in a worker thread, one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.executescript(_SCHEMA)
+        self._turn = asyncio.Lock()
+
+    async def add_group(
+        self, task: Task, task_index: int, group: Group, *, dropped: str = ""
+    ) -> None:
+        """Record a finished group: waiting to be trained, or `dropped` for that cause."""
+        await self._transact(
+            [
+                (
+                    "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?)",
+                    (task.id, task_index, task.seed, task.split, json.dumps(dict(task.data))),
+                ),
+                (
+                    "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL)",
+                    (
+                        group.group_id,
+                        task.id,
+                        "dropped" if dropped else "waiting",
+                        dropped,
+                        group.oldest_version,
+                        time.time(),
+                    ),
+                ),
+                *(
+                    ("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", _columns(member))
+                    for member in group.members
+                ),
+            ]
+        )
+
+    async def drop(self, groups: Sequence[Group], cause: str) -> None:
+        """Groups that were waiting will not be trained."""
+        await self._transact(
+            [
+                (
+                    "UPDATE groups SET status = 'dropped', cause = ? WHERE group_id = ?",
+                    (cause, group.group_id),
+                )
+                for group in groups
+            ]
+        )
+
+    async def lease(self, groups: Sequence[Group], step: int) -> None:
+        """Groups were handed to the trainer for `step`."""
+        await self._transact(
+            [
+                (
+                    "UPDATE groups SET status = 'leased', step = ? WHERE group_id = ?",
+                    (step, group.group_id),
+                )
+                for group in groups
+            ]
+        )
+
+    async def publish(self, version: int, step: int, checkpoint: str) -> None:
+        """`step` made `version`; a checkpoint consumes every group leased up to its step."""
+        actions: list[tuple[str, tuple[object, ...]]] = [
+            (
+                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)",
+                (version, step, time.time(), checkpoint),
+            )
+        ]
+        if checkpoint:
+            actions.append(
+                (
+                    "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step <= ?",
+                    (step,),
+                )
+            )
+        await self._transact(actions)
+
+    def trajectories(self, *, step: int | None = None) -> list[Trajectory]:
+        """All trajectories, or those trained at `step`, in the order they finished."""
+        query = "SELECT t.data FROM trajectories t JOIN groups g USING (group_id)"
+        where, values = ("", ()) if step is None else (" WHERE g.step = ?", (step,))
+        rows = self._db.execute(f"{query}{where} ORDER BY t.rowid", values)
+        return [Trajectory.unpack(data) for (data,) in rows]
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    async def _transact(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        async with self._turn:
+            await asyncio.to_thread(self._run, actions)
+
+    def _run(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for statement, values in actions:
+                self._db.execute(statement, values)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+
+def _columns(member: Trajectory) -> tuple[object, ...]:
+    return (
+        member.episode_id,
+        member.group_id,
+        member.outcome.value,
+        member.reward,
+        member.num_turns,
+        member.num_tokens,
+        member.pack(),
+    )

@@ -1,0 +1,74 @@
+"""What the gateway answers when it does not answer with a completion, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ApiError(Exception):
+    """An error reply: HTTP `status` and OpenAI's error object.
+
+    `retry` False adds `x-should-retry: false`: OpenAI clients would otherwise send 408, 409, 429
+    and every 5xx again, and a turn must not be sampled twice behind the agent's back.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.body: dict[str, Any] = {
+            "error": {"message": message, "type": kind, "param": param, "code": code}
+        }
+        self.headers = {"x-should-retry": "false"}
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request is wrong, and would be wrong again."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unsupported(param: str, why: str) -> ApiError:
+    """400: a parameter this gateway cannot honour; better refused than ignored."""
+    return bad_request(
+        f"{param} is not supported: {why}", param=param, code="unsupported_parameter"
+    )
+
+
+def context_overflow(max_model_len: int, prompt_tokens: int) -> ApiError:
+    """400, in the words client libraries recognise (those of vLLM and OpenAI)."""
+    return bad_request(
+        f"This model's maximum context length is {max_model_len} tokens. However, your request "
+        f"has {prompt_tokens} input tokens. Please reduce the length of the input messages.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def unknown_key() -> ApiError:
+    """401."""
+    return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+
+def session_closed() -> ApiError:
+    """410: the episode is over; asking again cannot help."""
+    return ApiError(410, "This session is closed: its episode has ended.", code="session_closed")
+
+
+def engine_failed(message: str) -> ApiError:
+    """503: not the agent's fault; whoever runs the episode decides what becomes of it."""
+    return ApiError(503, message, kind="server_error", code="engine_failed")
+
+
+def turn_timed_out(timeout_s: float) -> ApiError:
+    """504: the engine gave no complete reply in time."""
+    return ApiError(
+        504, f"No complete reply within {timeout_s:g} s.", kind="server_error", code="turn_timeout"
+    )

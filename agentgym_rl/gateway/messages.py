@@ -1,0 +1,61 @@
+"""What a chat message says, apart from how a client writes it down.
+
+Clients reformat what they echo: null or "" content, arrays of text parts, arguments with other
+spacing or key order, trailing newlines, fields of their own. Two messages with equal keys are
+the same message; anything else is an edit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MessageKey = tuple[Any, ...]
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, null, or an array of text parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content or ())
+
+
+def message_key(message: Mapping[str, Any]) -> MessageKey:
+    """What identifies a message. Reasoning, tool-call ids and foreign fields do not count."""
+    role = message["role"]
+    if role == "assistant":
+        calls = tuple(_call_key(call) for call in message.get("tool_calls") or ())
+        return role, text_of(message.get("content")).strip(), calls
+    text = text_of(message.get("content")).rstrip()
+    return role, text, message.get("name"), message.get("tool_call_id")
+
+
+def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
+    """What identifies a set of tools: they stand before the conversation in every prompt."""
+    return json.dumps(tools) if tools else ""
+
+
+def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments") or ""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return function.get("name") or "", arguments.strip()
+    return function.get("name") or "", json.dumps(arguments, sort_keys=True)
+
+
+def call_id(request: int, position: int) -> str:
+    """A tool-call id that names the request it was sampled in; clients must echo it."""
+    return f"call_{request}_{position}"
+
+
+def request_of(message: Mapping[str, Any]) -> int | None:
+    """The request whose tool-call ids this assistant message carries, if it carries ours."""
+    for call in message.get("tool_calls") or ():
+        parts = str(call.get("id")).split("_")
+        if len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal():
+            return int(parts[1])
+    return None

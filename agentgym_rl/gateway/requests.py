@@ -1,0 +1,217 @@
+"""Chat completion requests: what is read, what is refused, what is ignored.
+
+Ignored, because they cannot change a reply here: user, metadata, store, service_tier,
+safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity. Every other parameter is
+honoured or refused by name: an agent must not believe in an option that does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from .errors import bad_request, unsupported
+
+_IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "verbosity",
+    }
+)
+_READ = frozenset(
+    {
+        *("model", "messages", "tools", "tool_choice", "parallel_tool_calls"),
+        *("stream", "stream_options", "max_tokens", "max_completion_tokens"),
+        *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
+        *("n", "response_format", "modalities"),
+        *("presence_penalty", "frequency_penalty", "logit_bias"),
+    }
+)
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request this gateway can honour in full."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    calls: bool
+    """Whether tool calls are read from the reply (tool_choice "auto")."""
+    one_call: bool
+    """Whether only the first tool call is returned (parallel_tool_calls false)."""
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read and check a request.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"The request body is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise bad_request("The request body must be a JSON object.")
+    given = {name: value for name, value in raw.items() if value is not None}
+    _refuse(given)
+    stream = _boolean(given, "stream", False)
+    tools = _tools(given.get("tools"))
+    max_tokens = _integer(given, "max_completion_tokens", low=1)
+    if max_tokens is None:
+        max_tokens = _integer(given, "max_tokens", low=1)
+    return ChatRequest(
+        messages=_messages(given.get("messages")),
+        tools=tools,
+        calls=tools is not None and _choice(given),
+        one_call=not _boolean(given, "parallel_tool_calls", True),
+        stream=stream,
+        include_usage=_include_usage(given, stream),
+        logprobs=_boolean(given, "logprobs", False),
+        max_tokens=max_tokens,
+        temperature=_number(given, "temperature", low=0.0, high=2.0),
+        top_p=_default(_number(given, "top_p", low=0.0, high=1.0), 1.0),
+        top_k=max(_integer(given, "top_k", low=-1) or 0, 0),
+        seed=_integer(given, "seed"),
+        stop=_stop(given.get("stop")),
+    )
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuse what is unknown, and the values of known parameters that cannot be honoured."""
+    for name in given:
+        if name not in _READ and name not in _IGNORED:
+            raise unsupported(name, "this endpoint does not know it")
+    if given.get("n", 1) != 1:
+        raise unsupported("n", "one reply per request; send more requests for more samples")
+    if _integer(given, "top_logprobs", low=0):
+        raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
+    if given.get("response_format", _TEXT) != _TEXT:
+        raise unsupported("response_format", "the engine has no grammars; allowed: type text")
+    if given.get("modalities", ["text"]) != ["text"]:
+        raise unsupported("modalities", "text only")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if given.get(name, 0) != 0:
+            raise unsupported(name, "penalties would bias the recorded log-probs; allowed: 0")
+    if given.get("logit_bias"):
+        raise unsupported("logit_bias", "it would bias the recorded log-probs")
+
+
+_TEXT = {"type": "text"}
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise bad_request("messages must be a non-empty array.", param="messages")
+    return [_message(item, f"messages[{index}]") for index, item in enumerate(value)]
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    role = value.get("role") if isinstance(value, dict) else None
+    if role not in _ROLES:
+        raise bad_request(f"{where}.role: got {role!r}, allowed: {', '.join(_ROLES)}", param=where)
+    content = value.get("content")
+    if isinstance(content, list):
+        for part in content:
+            if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+                kind = part.get("type") if isinstance(part, dict) else part
+                raise bad_request(f"{where}.content: {kind!r} part; only text is read", param=where)
+    elif content is not None and not isinstance(content, str):
+        raise bad_request(f"{where}.content must be a string or an array.", param=where)
+    for name in ("name", "tool_call_id"):
+        if not isinstance(value.get(name) or "", str):
+            raise bad_request(f"{where}.{name} must be a string.", param=where)
+    if role == "assistant":
+        _check_functions(value.get("tool_calls"), f"{where}.tool_calls")
+    return {**value, "role": "system"} if role == "developer" else value
+
+
+def _tools(value: Any) -> list[dict[str, Any]] | None:
+    _check_functions(value, "tools")
+    return value or None
+
+
+def _check_functions(value: Any, where: str) -> None:
+    if value is not None and not isinstance(value, list):
+        raise bad_request(f"{where} must be an array.", param=where)
+    for item in value or ():
+        function = item.get("function") if isinstance(item, dict) else None
+        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+            raise bad_request(f"{where}: every entry needs function.name.", param=where)
+        if item.get("type", "function") != "function":
+            raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
+
+
+def _choice(given: Mapping[str, Any]) -> bool:
+    choice = given.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
+    return choice == "auto"
+
+
+def _include_usage(given: Mapping[str, Any], stream: bool) -> bool:
+    options = given.get("stream_options")
+    if options is None:
+        return False
+    if not stream or not isinstance(options, dict):
+        raise bad_request("stream_options is an object, and needs stream.", param="stream_options")
+    return bool(options.get("include_usage"))
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value or []
+    if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
+        raise bad_request("stop must be a string or an array of strings.", param="stop")
+    if len(texts) > 4:
+        raise bad_request(f"stop: got {len(texts)} strings, allowed: 4", param="stop")
+    return tuple(texts)
+
+
+def _boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise bad_request(f"{name} must be true or false.", param=name)
+    return value
+
+
+def _integer(given: Mapping[str, Any], name: str, *, low: int | None = None) -> int | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise bad_request(f"{name}: got {value!r}, expected an integer", param=name)
+    if low is not None and value < low:
+        raise bad_request(f"{name}: got {value}, expected at least {low}", param=name)
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str, *, low: float, high: float) -> float | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise bad_request(f"{name}: got {value!r}, expected {low:g} to {high:g}", param=name)
+    return float(value)
+
+
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,77 @@
+"""Training rows out of a token tree: each path once, each sampled token trained once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from agentgym_rl.trajectory import NOT_SAMPLED, Row
+
+from .tree import Sampled, Tree
+
+_NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
+
+
+def export_rows(tree: Tree, *, train: bool) -> list[Row]:
+    """One row per path of the tree, in the order their last turns were sampled.
+
+    A sampled turn shared by several paths trains in the longest one; the others carry it as
+    context. A conversation that was only ever continued is one row. With `train` False, and on
+    greedy turns and tokens without a real log-prob, nothing trains.
+    """
+    paths = [_path(node) for node in tree.turns if not node.extended]
+    owner: dict[int, int] = {}
+    for index in sorted(range(len(paths)), key=lambda i: -_length(paths[i])):
+        for node in paths[index]:
+            owner.setdefault(node.turn, index)
+    return [
+        _row(path, lambda node, index=index: train and owner[node.turn] == index)
+        for index, path in enumerate(paths)
+    ]
+
+
+def _path(node: Sampled | None) -> list[Sampled]:
+    nodes: list[Sampled] = []
+    while node is not None:
+        nodes.append(node)
+        node = node.context.base
+    return nodes[::-1]
+
+
+def _length(path: list[Sampled]) -> int:
+    return sum(len(node.context.ids) + len(node.ids) for node in path)
+
+
+def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
+    tokens: list[int] = []
+    mask: list[bool] = []
+    logprobs: list[float] = []
+    versions: list[int] = []
+    temperatures: list[float] = []
+    turns: list[int] = []
+    times_s: list[float] = []
+    for node in path:
+        fed, sample = len(node.context.ids), node.sample
+        sampled, train = len(sample.ids), sample.temperature > 0 and trains(node)
+        tokens += node.context.ids + sample.ids
+        mask += [False] * fed + [train and _is_real(logprob) for logprob in sample.logprobs]
+        logprobs += [0.0] * fed + sample.logprobs
+        versions += [NOT_SAMPLED] * fed + sample.versions
+        temperatures += [0.0] * fed + [sample.temperature] * sampled
+        turns += [-1] * fed + [node.turn] * sampled
+        times_s += [0.0] * fed + sample.times_s
+    return Row(
+        tokens=np.array(tokens, np.int32),
+        loss_mask=np.array(mask, np.bool_),
+        behavior_logprobs=np.array(logprobs, np.float32),
+        policy_versions=np.array(versions, np.int32),
+        temperatures=np.array(temperatures, np.float32),
+        turn_ids=np.array(turns, np.int32),
+        times_s=np.array(times_s, np.float64),
+    )
+
+
+def _is_real(logprob: float) -> bool:
+    return math.isfinite(logprob) and logprob > _NO_LOGPROB

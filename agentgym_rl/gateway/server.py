@@ -1,0 +1,75 @@
+"""The gateway: sessions in, an OpenAI endpoint out, records back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentgym_rl.asgi import serving
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engine import Engine
+
+from .app import GatewayApp
+from .chat import ChatFormat
+from .sessions import Session, SessionRecord, SessionSampling, SessionTable
+
+
+class Gateway:
+    """Stands between agents, which speak OpenAI's API, and one engine, which speaks tokens.
+
+    `max_model_len`: context length in tokens, prompt and reply together.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        *,
+        config: GatewayConfig,
+        model_name: str,
+        max_model_len: int,
+    ) -> None:
+        self._config = config
+        self._sessions = SessionTable()
+        self.app = GatewayApp(
+            engine,
+            chat,
+            self._sessions,
+            config=config,
+            model_name=model_name,
+            max_model_len=max_model_len,
+        )
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions open now."""
+        return len(self._sessions)
+
+    def open_session(
+        self, *, sampling: SessionSampling, session_id: str, turn_timeout_s: float = 60.0
+    ) -> Session:
+        """A new session; `session.key` is the API key its agent uses.
+
+        `turn_timeout_s` bounds each reply; past it the turn fails as infrastructure.
+        """
+        session = Session(session_id, sampling=sampling, turn_timeout_s=turn_timeout_s)
+        self._sessions.add(session)
+        return session
+
+    def close_session(self, session: Session) -> SessionRecord:
+        """Shut the session's key out (410 from now on) and return what it recorded. Idempotent.
+
+        Turns still in flight are aborted and not recorded.
+        """
+        session.abort()
+        self._sessions.remove(session)
+        return session.record()
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        """Serve inside this process while the context is open; yields ".../v1" to use as base_url.
+
+        Leaving it closes connections within two seconds; sessions stay readable.
+        """
+        async with serving(self.app, host=self._config.host, port=self._config.port) as url:
+            yield f"{url}/v1"

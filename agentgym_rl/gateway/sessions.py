@@ -1,0 +1,204 @@
+"""Sessions: the gateway's view of an episode, opened with a secret that opens nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.trajectory import Row
+
+from .errors import session_closed, unknown_key
+from .rows import export_rows
+from .tree import Context, Sample, Tree
+
+_REMEMBERED = 100_000
+"""Closed sessions that still answer 410; older ones answer 401."""
+
+COUNTERS = (
+    "forks",
+    "forks_sibling",
+    "forks_history_edit",
+    "forks_args_edit",
+    "forks_new_root",
+    "forks_template",
+    "tool_calls",
+    "malformed_calls",
+    "length_turns",
+    "greedy_turns",
+    "undelivered_turns",
+    "overflows",
+    "sampled_tokens",
+    "trained_tokens",
+)
+"""What a session counts; `docs/metrics.md` says what each means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSampling:
+    """The session's sampling policy; it stands above what the client asks for.
+
+    `temperature` None lets the client decide (default 1). `max_tokens` bounds every turn. `seed`
+    gives each turn a seed of its own. With `train`, top_p and top_k are refused, because
+    log-probs of a cut distribution cannot be trained on.
+    """
+
+    max_tokens: int
+    temperature: float | None = None
+    seed: int | None = None
+    train: bool = True
+
+    def turn_seed(self, request: int) -> int | None:
+        """The seed of one request: 48 bits, a function of `seed` and its number alone."""
+        if self.seed is None:
+            return None
+        digest = hashlib.blake2b(f"{self.seed}/{request}".encode(), digest_size=6).digest()
+        return int.from_bytes(digest, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What a closed session leaves: `rows` as `rows.export_rows` promises, and its story."""
+
+    rows: list[Row]
+    num_turns: int
+    messages: Sequence[Mapping[str, Any]]
+    """The conversation of the last turn, its reply included, for people to read."""
+    counters: Mapping[str, int]
+    infra_error: str
+    """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+
+
+class Session:
+    """One episode's conversations. `key` is the API key that opens it."""
+
+    def __init__(
+        self, session_id: str, *, sampling: SessionSampling, turn_timeout_s: float
+    ) -> None:
+        self.id = session_id
+        self.key = f"sk-arl-{secrets.token_hex(16)}"
+        self.sampling = sampling
+        self.turn_timeout_s = turn_timeout_s
+        self.tree = Tree()
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.infra_error = ""
+        self.closed = False
+        self._requests = 0
+        self._messages: list[Mapping[str, Any]] = []
+        self._in_flight: set[asyncio.Timeout] = set()
+        self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
+
+    @property
+    def num_turns(self) -> int:
+        """Turns answered so far."""
+        return len(self.tree.turns)
+
+    def next_request(self) -> int:
+        """The number of a new request."""
+        number, self._requests = self._requests, self._requests + 1
+        return number
+
+    def request_id(self, number: int) -> str:
+        """The engine's name for a request, never used before."""
+        return f"{self.id}-{self._tag}-{number}"
+
+    @contextmanager
+    def in_flight(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        """Let `abort` end this turn by its deadline."""
+        self._in_flight.add(deadline)
+        try:
+            yield
+        finally:
+            self._in_flight.discard(deadline)
+
+    def abort(self) -> None:
+        """Refuse further turns and end those in flight; they leave no trace but a count."""
+        self.closed = True
+        now = asyncio.get_running_loop().time() if self._in_flight else 0.0
+        for deadline in self._in_flight:
+            deadline.reschedule(now)
+
+    def fail(self, error: str) -> None:
+        """Mark the episode as failed by the infrastructure; the first error stays."""
+        self.infra_error = self.infra_error or error
+
+    def commit(
+        self,
+        context: Context,
+        sample: Sample,
+        messages: Sequence[Mapping[str, Any]],
+        reply: Mapping[str, Any],
+        *,
+        request: int,
+    ) -> None:
+        """Record an answered turn, before its reply leaves."""
+        cause = self.tree.commit(context, sample, reply, request=request)
+        self._messages = [*messages, reply]
+        self.counters["sampled_tokens"] += len(sample.ids)
+        self.counters["greedy_turns"] += sample.temperature == 0
+        if cause is not None:
+            self.counters["forks"] += 1
+            self.counters[f"forks_{cause}"] += 1
+
+    def record(self) -> SessionRecord:
+        """Everything recorded so far."""
+        rows = export_rows(self.tree, train=self.sampling.train)
+        trained = {"trained_tokens": sum(row.num_trained for row in rows)}
+        return SessionRecord(
+            rows=rows,
+            num_turns=self.num_turns,
+            messages=self._messages,
+            counters=self.counters | trained,
+            infra_error=self.infra_error,
+        )
+
+
+class SessionTable:
+    """Open sessions by key. Keys are kept and compared as digests: timing tells nothing."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, Session] = {}
+        self._closed: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, session: Session) -> None:
+        """Let the session's key in."""
+        self._open[_digest(session.key)] = session
+
+    def remove(self, session: Session) -> None:
+        """Shut the session's key out; idempotent."""
+        digest = _digest(session.key)
+        self._open.pop(digest, None)
+        self._closed[digest] = None
+        if len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
+
+    def authenticate(self, key: str) -> Session:
+        """The open session `key` belongs to.
+
+        Raises:
+            ApiError: 401 for a key never given out, 410 for one of a closed session.
+        """
+        digest = _digest(key)
+        session = self._open.get(digest)
+        if session is not None and hmac.compare_digest(session.key.encode(), _bytes(key)):
+            if session.closed:
+                raise session_closed()
+            return session
+        raise session_closed() if digest in self._closed else unknown_key()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(_bytes(key), digest_size=16).digest()
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")

@@ -1,0 +1,145 @@
+"""A model's chat template: messages in, text out, exactly as transformers renders it.
+
+Importing transformers would cost seconds and pull torch, so this is plain jinja2 plus what
+transformers adds to it (`generation` blocks, `raise_exception`, `strftime_now`, loop controls,
+its own `tojson`); `transformers.apply_chat_template` is the oracle in tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from agentgym_rl.errors import ConfigError
+
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+class ChatTemplate:
+    """A compiled chat template with the special tokens it may name."""
+
+    def __init__(self, source: str, *, special_tokens: Mapping[str, str]) -> None:
+        try:
+            self._template = _environment().from_string(source)
+        except TemplateError as error:
+            raise ConfigError(f"the chat template does not compile: {error}") from error
+        self._special_tokens = dict(special_tokens)
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate:
+        """The template of a model folder: chat_template.jinja, else tokenizer_config.json's.
+
+        Raises:
+            ConfigError: the folder has no chat template, or it does not compile.
+        """
+        tokenizer_config = read_json(folder / "tokenizer_config.json")
+        file = folder / "chat_template.jinja"
+        source = file.read_text() if file.exists() else tokenizer_config.get("chat_template")
+        if isinstance(source, list):  # several named templates
+            named = {entry["name"]: entry["template"] for entry in source}
+            source = named.get("tool_use", named.get("default"))
+        if not isinstance(source, str):
+            raise ConfigError(
+                f"{folder} has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json); a base model cannot be spoken to in messages"
+            )
+        return cls(source, special_tokens=_special_tokens(tokenizer_config))
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The conversation as text.
+
+        Raises:
+            ValueError: the template refuses these messages.
+        """
+        try:
+            return self._template.render(
+                messages=[_for_template(message) for message in messages],
+                tools=tools or None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty when there is no such file."""
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tokenizer_config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+    return found
+
+
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates expect absent keys where OpenAI sends null, and one name for reasoning."""
+    plain = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((plain[name] for name in _REASONING if name in plain), None)
+    if reasoning is not None:
+        plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+    return plain
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the model wrote; here it is transparent."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
+
+    def parse(self, parser: Any) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Any) -> str:
+        return caller()
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)

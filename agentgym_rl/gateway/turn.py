@@ -1,0 +1,226 @@
+"""One turn: a request, the tokens sampled for it as they arrive, and the message they spell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal, cast
+
+from agentgym_rl.engine import Delta, Engine, FinishReason, SamplingParams
+from agentgym_rl.errors import EngineError
+
+from .chat import ChatFormat, Detokenizer
+from .errors import session_closed, unsupported
+from .messages import call_id
+from .parsers import Event, HermesParser, TextParser, ToolCall
+from .prompts import prepare_context
+from .requests import ChatRequest
+from .sessions import Session, SessionSampling
+from .stops import StopCutter
+from .tree import Context, Sample
+
+ParserName = Literal["hermes", "none"]
+
+
+class Turn:
+    """A pending turn. It leaves nothing behind unless `commit` is called."""
+
+    def __init__(
+        self,
+        session: Session,
+        request: ChatRequest,
+        chat: ChatFormat,
+        *,
+        number: int,
+        context: Context,
+        prompt: list[int],
+        sampling: SamplingParams,
+        parser: TextParser,
+    ) -> None:
+        self.session = session
+        self.request = request
+        self.prompt = prompt
+        self.number = number
+        self.id = session.request_id(number)
+        self.sample = Sample([], [], [], [], temperature=sampling.temperature)
+        self._context = context
+        self._chat = chat
+        self._sampling = sampling
+        self._parser = parser
+        self._detokenizer = Detokenizer(chat)
+        self._cutter = StopCutter(request.stop)
+        self._held: list[int] = []
+        self._finish: FinishReason | None = None
+        self._content: list[str] = []
+        self._calls: list[ToolCall] = []
+
+    async def events(self, engine: Engine) -> AsyncGenerator[list[Event], None]:
+        """Sample; what each delta adds to the message, then what its end adds.
+
+        Raises:
+            EngineError: the engine failed, or gave up before the turn ended.
+        """
+        deltas = engine.generate(
+            self.prompt,
+            self._sampling,
+            request_id=self.id,
+            session_id=self.session.id,
+            stream=self.request.stream,
+        )
+        async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
+            async for delta in stream:
+                yield self._keep(self._take(delta))
+        if self._finish is None or self._finish == "abort":
+            how = "without a finish_reason" if self._finish is None else "by an abort"
+            raise EngineError(f"the engine ended a turn {how} after {len(self.sample.ids)} tokens")
+        text = self._cutter.feed(self._detokenizer.finish(), last=True)
+        yield self._keep(self._parser.feed(text) + self._parser.finish())
+
+    @property
+    def finish_reason(self) -> str:
+        """As in OpenAI."""
+        return "tool_calls" if self._calls and self._finish == "stop" else str(self._finish)
+
+    def call_id(self, position: int) -> str:
+        """The id of the turn's tool call number `position`."""
+        return call_id(self.number, position)
+
+    def usage(self) -> dict[str, int]:
+        """Token counts; every sampled token counts, the one that ends the turn included."""
+        prompt, sampled = len(self.prompt), len(self.sample.ids)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": sampled,
+            "total_tokens": prompt + sampled,
+        }
+
+    def logprobs(self) -> dict[str, Any] | None:
+        """The recorded log-probs in OpenAI's shape, if asked for; the turn's end has none.
+
+        A token that is only part of a character reads as U+FFFD.
+        """
+        if not self.request.logprobs:
+            return None
+        content: list[dict[str, Any]] = []
+        for token, logprob in zip(self.sample.ids, self.sample.logprobs, strict=True):
+            if token not in self._chat.stop_token_ids:
+                text = self._chat.text([token])
+                entry = {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+                content.append({**entry, "top_logprobs": []})
+        return {"content": content, "refusal": None}
+
+    def commit(self) -> dict[str, Any]:
+        """Record the finished turn; returns the message to send.
+
+        Raises:
+            ApiError: 410, the session was closed meanwhile.
+        """
+        if self.session.closed:
+            raise session_closed()
+        message = self._message()
+        self.session.commit(
+            self._context, self.sample, self.request.messages, message, request=self.number
+        )
+        counters = self.session.counters
+        counters["tool_calls"] += len(self._calls)
+        counters["malformed_calls"] += sum(call.malformed for call in self._calls)
+        counters["length_turns"] += self._finish == "length"
+        return message
+
+    def _take(self, delta: Delta) -> list[Event]:
+        ids, sample = list(delta.token_ids), self.sample
+        if not len(ids) == len(delta.logprobs) == len(delta.versions) == len(delta.times_s):
+            raise EngineError("the engine returned token lists of different lengths")
+        sample.ids.extend(ids)
+        sample.logprobs.extend(delta.logprobs)
+        sample.versions.extend(delta.versions)
+        sample.times_s.extend(delta.times_s)
+        self._finish = delta.finish_reason
+        shown = self._held + ids
+        self._held = [shown.pop()] if shown and shown[-1] in self._chat.stop_token_ids else []
+        text = self._cutter.feed(self._detokenizer.feed(shown), last=False)
+        return self._parser.feed(text)
+
+    def _keep(self, events: list[Event]) -> list[Event]:
+        kept: list[Event] = []
+        for event in events:
+            if isinstance(event, str):
+                self._content.append(event)
+            elif self.request.one_call and self._calls:
+                continue
+            else:
+                self._calls.append(event)
+            kept.append(event)
+        return kept
+
+    def _message(self) -> dict[str, Any]:
+        content = "".join(self._content)
+        if not self._calls:
+            return {"role": "assistant", "content": content}
+        calls = [
+            {
+                "id": self.call_id(position),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for position, call in enumerate(self._calls)
+        ]
+        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+
+
+async def open_turn(
+    session: Session,
+    request: ChatRequest,
+    chat: ChatFormat,
+    *,
+    max_model_len: int,
+    parser: ParserName,
+) -> Turn:
+    """Check a request against the session's policy and prepare what the engine is fed.
+
+    Raises:
+        ApiError: 400, the policy or the context length forbids it.
+    """
+    policy = session.sampling
+    if policy.train:
+        _refuse_cuts(request)
+    context, prompt = await prepare_context(
+        session.tree, chat, request, max_model_len=max_model_len
+    )
+    number = session.next_request()
+    sampling = SamplingParams(
+        max_tokens=min(
+            policy.max_tokens,
+            request.max_tokens or policy.max_tokens,
+            max_model_len - len(prompt),
+        ),
+        temperature=_temperature(request, policy),
+        top_p=request.top_p,
+        top_k=request.top_k,
+        seed=request.seed if policy.seed is None else policy.turn_seed(number),
+        stop=request.stop,
+        stop_token_ids=chat.stop_token_ids,
+    )
+    reads_calls = request.calls and parser == "hermes"
+    return Turn(
+        session,
+        request,
+        chat,
+        number=number,
+        context=context,
+        prompt=prompt,
+        sampling=sampling,
+        parser=HermesParser() if reads_calls else TextParser(),
+    )
+
+
+def _refuse_cuts(request: ChatRequest) -> None:
+    for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
+        if value != off:
+            raise unsupported(name, f"got {value}; a training session samples all tokens")
+
+
+def _temperature(request: ChatRequest, policy: SessionSampling) -> float:
+    if policy.temperature is not None:
+        return policy.temperature
+    return 1.0 if request.temperature is None else request.temperature

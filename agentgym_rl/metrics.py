@@ -1,0 +1,85 @@
+"""Numbers of a run: the metrics file, and how much rollout and training overlap."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .trajectory import Trajectory
+
+COMPUTE_PHASES = ("proximal", "forward_backward", "optimizer")
+"""Trainer phases that count as training for `overlap`."""
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one object a step, flushed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a step; non-finite numbers are written as null (JSON has none)."""
+        clean = {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
+        self._file.write(json.dumps({"step": step, **clean}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, float | None]]:
+    """The steps of a metrics file; a last line cut short by a crash is left out."""
+    steps: list[dict[str, float | None]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            steps.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return steps
+
+
+class Overlap:
+    """Share of sampled tokens whose decode step ended while the trainer computed.
+
+    Both sides stamp CLOCK_MONOTONIC, which all processes of a machine share. Tokens of batch 0
+    are left out: the trainer has nothing to do yet.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        self._inside = 0
+        self._tokens = 0
+
+    def add_intervals(self, intervals: Sequence[tuple[str, float, float]]) -> None:
+        """Add a step's trainer phases; steps come in order and do not overlap each other."""
+        for phase, start, end in sorted(intervals, key=lambda item: item[1]):
+            if phase in COMPUTE_PHASES:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def add_episodes(self, episodes: Sequence[Trajectory]) -> float:
+        """Count a batch's tokens; returns the batch's own share (NaN without tokens).
+
+        Call before the batch itself is trained: its tokens were sampled before that.
+        """
+        times = [row.times_s[row.times_s > 0] for episode in episodes for row in episode.rows]
+        stamps = np.concatenate(times) if times else np.zeros(0)
+        inside = 0
+        if self._starts and len(stamps):
+            slot = np.searchsorted(np.array(self._starts), stamps, side="right") - 1
+            ends = np.array(self._ends)[np.maximum(slot, 0)]
+            inside = int(((slot >= 0) & (stamps <= ends)).sum())
+        self._inside += inside
+        self._tokens += len(stamps)
+        return inside / len(stamps) if len(stamps) else math.nan
+
+    @property
+    def share(self) -> float:
+        """Over the whole run so far; 0 before any token counts."""
+        return self._inside / self._tokens if self._tokens else 0.0

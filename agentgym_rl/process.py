@@ -1,0 +1,20 @@
+"""A process to run, described: what `engines/` and `trainer/` ask for, what `cluster/` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One child process. Its output goes to `logs/<name>.log` of the run."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Added to the parent's environment."""
+    health_url: str = ""
+    """Answers 200 once the process is ready; empty: it reports readiness itself."""
+    finite: bool = False
+    """True: exit code 0 is success. False: any exit before it is asked to is an error."""

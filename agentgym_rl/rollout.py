@@ -1,0 +1,174 @@
+"""Producing groups: admission, retries, filtering, and the durable log.
+
+A group is the `group_size` episodes of one task. It trains whole or not at all: a member that
+does not train (after retries of infrastructure failures) drops its group, whose budget returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from .buffer import Buffer, Group
+from .config import Config
+from .controller import Controller
+from .episode import Player
+from .episode_log import EpisodeLog
+from .errors import ArlError, ConfigError
+from .gateway.sessions import SessionSampling
+from .registry import import_object
+from .task import Task, TaskSource
+from .trajectory import Outcome, Trajectory
+
+log = logging.getLogger(__name__)
+
+AcceptFilter = Callable[[Sequence[Trajectory]], bool]
+
+ERROR_WINDOW = 64
+"""Episodes over which agent errors are counted; more than a fifth of them ends the run."""
+
+ADMISSION_TIMEOUT_S = 3600.0
+
+
+class TooManyErrors(ArlError):
+    """The agent's own code fails too often for the run to make sense."""
+
+
+def accept_filter(name: str) -> AcceptFilter:
+    """The filter behind `rollout.should_accept`: `all`, `mixed_rewards`, or module:function."""
+    if name == "all":
+        return lambda members: True
+    if name == "mixed_rewards":
+        return lambda members: len({member.reward for member in members}) > 1
+    if ":" not in name:
+        raise ConfigError(
+            f"rollout.should_accept = {name!r}: expected all, mixed_rewards or module:function"
+        )
+    return import_object(name)
+
+
+class Rollout:
+    """Plays groups for as long as admission allows, until cancelled."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        player: Player,
+        tasks: TaskSource,
+        buffer: Buffer,
+        episodes: EpisodeLog,
+        controller: Controller,
+    ) -> None:
+        self.outcomes: Counter[str] = Counter()
+        """Episodes by outcome."""
+        self._config = config.rollout
+        self._seed = config.seed
+        self._player = player
+        self._tasks = tasks
+        self._buffer = buffer
+        self._episodes = episodes
+        self._controller = controller
+        self._should_accept = accept_filter(config.rollout.should_accept)
+        self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
+        self._rejected_in_a_row = 0
+
+    async def run(self) -> None:
+        """Admit and play groups for ever; ends by cancellation or by a finite task source."""
+        async with asyncio.TaskGroup() as groups:
+            for index in itertools.count():
+                await self._buffer.changes.wait_for(
+                    lambda: self._buffer.capacity >= 1,
+                    who="rollout",
+                    what="room under the staleness bound",
+                    timeout_s=ADMISSION_TIMEOUT_S,
+                )
+                self._buffer.admit()
+                task = self._task(index)
+                groups.create_task(self._play_group(index, task), name=f"group {index}")
+
+    def _task(self, index: int) -> Task:
+        """The task at `index`; a finite source starts over."""
+        try:
+            return self._tasks[index % len(self._tasks)]
+        except TypeError:  # infinite sources have no length
+            return self._tasks[index]
+
+    async def _play_group(self, index: int, task: Task) -> None:
+        group_id = f"g{index}"
+        async with asyncio.TaskGroup() as members:
+            playing = [
+                members.create_task(self._play_member(task, group_id, member))
+                for member in range(self._config.group_size)
+            ]
+        trajectories = [member.result() for member in playing]
+        group = Group(group_id, task.id, trajectories)
+        cause = self._cause_to_drop(trajectories)
+        await self._episodes.add_group(task, index, group, dropped=cause)
+        if cause:
+            self._buffer.give_back(cause)
+        else:
+            self._buffer.accept(group)
+
+    async def _play_member(self, task: Task, group_id: str, member: int) -> Trajectory:
+        """One member, played again while infrastructure fails."""
+        for attempt in range(self._config.max_retries + 1):
+            suffix = f"r{attempt}" if attempt else ""
+            episode_id = f"{group_id}-{member}{suffix}"
+            trajectory = await self._player.play(
+                task,
+                episode_id=episode_id,
+                group_id=group_id,
+                sampling=SessionSampling(
+                    temperature=self._config.temperature,
+                    max_tokens=self._config.max_tokens,
+                    seed=None,
+                    train=True,
+                ),
+            )
+            self._count(trajectory)
+            if trajectory.outcome is not Outcome.INFRA_ERROR:
+                break
+            log.warning("episode %s: %s", episode_id, trajectory.error)
+            await asyncio.sleep(0.2 * 2**attempt)
+        return trajectory
+
+    def _count(self, trajectory: Trajectory) -> None:
+        self.outcomes[trajectory.outcome.value] += 1
+        self._controller.generated_tokens += sum(
+            int((row.policy_versions >= 0).sum()) for row in trajectory.rows
+        )
+        self._recent.append(trajectory)
+        failed = [t for t in self._recent if t.outcome is Outcome.AGENT_ERROR]
+        if trajectory.outcome in (Outcome.AGENT_ERROR, Outcome.ENV_ERROR):
+            log.warning(
+                "episode %s: %s: %s",
+                trajectory.episode_id,
+                trajectory.outcome.value,
+                trajectory.error,
+            )
+        if len(failed) * 5 > ERROR_WINDOW:
+            raise TooManyErrors(
+                f"{len(failed)} of the last {len(self._recent)} episodes failed in the agent's "
+                f"own code; the last one:\n{failed[-1].error}"
+            )
+
+    def _cause_to_drop(self, members: Sequence[Trajectory]) -> str:
+        """Why a group does not train; "" if it does."""
+        for outcome in Outcome:
+            if not outcome.trains and any(m.outcome is outcome for m in members):
+                return outcome.value
+        if self._should_accept(members):
+            self._rejected_in_a_row = 0
+            return ""
+        self._rejected_in_a_row += 1
+        if self._rejected_in_a_row >= self._config.max_rejected:
+            raise ConfigError(
+                f"should_accept={self._config.should_accept!r} refused "
+                f"{self._rejected_in_a_row} groups in a row (rollout.max_rejected): "
+                "no batch would ever be complete"
+            )
+        return Outcome.FILTERED.value

@@ -1,0 +1,61 @@
+"""Attention within packed rows: causal inside a row, blind across rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface
+
+from agentgym_rl.errors import TrainerError
+
+SEGMENT_SDPA = "seg_sdpa"
+"""Name under which transformers models find `segment_attention`."""
+
+
+def segment_attention(
+    module: torch.nn.Module,
+    query: Tensor,  # [1, H, T, D]
+    key: Tensor,  # [1, K, T, D]; K divides H
+    value: Tensor,  # [1, K, T, D]
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """[1, T, H, D]: torch's SDPA, one row at a time; a transformers attention function.
+
+    Row by row is exact (bit-equal to the unpacked forward), needs no T·T mask and, on a CPU, is
+    as fast as padding. The row boundaries come in `cu_seq_lens_q`, the argument variable-length
+    flash attention takes.
+
+    Raises:
+        TrainerError: no boundaries, or an attention variant this function does not compute.
+    """
+    odd = [name for name in ("softcap", "s_aux") if others.get(name) is not None]
+    if cu_seq_lens_q is None or odd or dropout:
+        raise TrainerError(f"packed attention: no row boundaries, or not supported here: {odd}")
+    lengths = cu_seq_lens_q.diff().tolist()
+    rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+    outputs = [_causal(q, k, v, scaling, sliding_window) for q, k, v in rows]
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int | None) -> Tensor:
+    length = q.shape[2]
+    if window is None or length <= window:
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scaling, enable_gqa=True
+        )
+    position = torch.arange(length, device=q.device)
+    distance = position[:, None] - position[None]
+    band = (distance >= 0) & (distance < window)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, enable_gqa=True)
+
+
+AttentionInterface.register(SEGMENT_SDPA, segment_attention)

@@ -1,0 +1,55 @@
+"""The trained model as a folder that `from_pretrained` loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentgym_rl.errors import TrainerError
+
+_WEIGHTS = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
+
+
+def export_model(folder: Path, state: Mapping[str, Tensor], *, model_dir: Path) -> Path:
+    """Write `folder`: weights from `state`, everything else copied from `model_dir`.
+
+    Configuration, generation configuration, tokenizer and chat template are those the run began
+    with; only the configuration's dtype follows the weights. A folder already there is replaced
+    once the new one is complete.
+
+    Raises:
+        TrainerError: it cannot be written.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for item in model_dir.iterdir():
+            if item.is_file() and not item.name.endswith(_WEIGHTS):
+                shutil.copyfile(item, beside / item.name)
+        _set_dtype(beside / "config.json", state)
+        tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
+        save_file(tensors, beside / "model.safetensors", {"format": "pt"})
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise TrainerError(f"cannot export the model to {folder}: {error}") from error
+    return folder
+
+
+def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:
+    """Without this, from_pretrained would round the weights to the dtype the run began with."""
+    config = json.loads(config_file.read_text())
+    config.pop("torch_dtype", None)
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    config["dtype"] = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).split(".")[-1]
+    config_file.write_text(json.dumps(config, indent=2) + "\n")

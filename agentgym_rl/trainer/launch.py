@@ -1,0 +1,43 @@
+"""How trainer ranks are started (`cluster/` does it; nothing here runs anything)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym_rl.config import Config
+from agentgym_rl.process import ProcessSpec
+
+
+def trainer_processes(
+    config: Config,
+    config_file: Path,
+    *,
+    run_dir: Path,
+    weights_dir: Path,
+    controller_url: str,
+    engine_urls: Sequence[str],
+    rendezvous: str,
+    token: str,
+) -> list[ProcessSpec]:
+    """One process per rank; they report readiness to the controller and end by themselves."""
+    threads = str(config.trainer.num_threads)
+    return [
+        ProcessSpec(
+            name=f"trainer-{rank}",
+            argv=[
+                *(sys.executable, "-m", "agentgym_rl", "trainer"),
+                *("--config", str(config_file)),
+                *("--run", str(run_dir)),
+                *("--weights", str(weights_dir)),
+                *("--controller", controller_url),
+                *("--engines", ",".join(engine_urls)),
+                *("--rank", str(rank)),
+                *("--rendezvous", rendezvous),
+            ],
+            env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ARL_TOKEN": token},
+            finite=True,
+        )
+        for rank in range(config.trainer.num_ranks)
+    ]

@@ -1,0 +1,175 @@
+"""A trainer rank's whole life: load, then batch in, step, weights out, report; then export."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.batch import StepReport
+from agentgym_rl.config import Config
+from agentgym_rl.weights.publish import Publisher
+
+from .checkpoint import config_hash, save_checkpoint
+from .client import ControllerClient, RunEnding
+from .export import export_model
+from .optim import make_optimizer
+from .phases import Phases
+from .policy import Policy
+from .step import Stepper
+from .versions import VersionsOut
+from .world import World, join_world
+
+_log = logging.getLogger(__name__)
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived."""
+
+
+def run(
+    config: Config,
+    *,
+    model_dir: Path,
+    run_dir: Path,
+    weights_dir: Path,
+    controller_url: str,
+    engine_urls: Sequence[str],
+    rank: int = 0,
+    world_size: int = 1,
+    rendezvous: str = "",
+    incarnation: int = 0,
+) -> None:
+    """Train `config.steps` batches as rank `rank`; returns when the run is done or ending.
+
+    Step k publishes policy version k + 1. Rank 0 alone writes weights, publishes, reports and
+    exports. The controller's bearer token is read from ARL_TOKEN. SIGTERM, and a controller that
+    says the run is ending, end it cleanly and without an export.
+
+    Raises:
+        TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
+    """
+    torch.set_num_threads(config.trainer.num_threads)
+    client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
+    # Ranks wait for each other while rank 0 publishes and others already wait for the batch.
+    timeout_s = config.trainer.batch_timeout_s + config.weights.update_timeout_s + 60.0
+    try:
+        with (
+            _sigterm_raises(),
+            join_world(
+                rank=rank,
+                size=world_size,
+                rendezvous=rendezvous,
+                device=config.trainer.device,
+                timeout_s=timeout_s,
+            ) as world,
+        ):
+            versions = VersionsOut(
+                config.weights,
+                weights_dir,
+                Publisher(
+                    engine_urls,
+                    interrupt=config.rollout.interrupt,
+                    timeout_s=config.weights.update_timeout_s,
+                    incarnation=incarnation,
+                ),
+                keep_dir=run_dir / "weights" if config.weights.keep_in_run else None,
+                incarnation=incarnation,
+            )
+            _Trainer(config, world, client, versions, model_dir, run_dir).run()
+    except RunEnding:
+        _log.info("trainer rank %d: the run is ending", rank)
+    except _Terminated:
+        _log.info("trainer rank %d: terminated", rank)
+
+
+class _Trainer:
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        client: ControllerClient,
+        versions: VersionsOut,
+        model_dir: Path,
+        run_dir: Path,
+    ):
+        self._config, self._world = config, world
+        self._client, self._versions = client, versions
+        self._model_dir, self._run_dir = model_dir, run_dir
+        self._config_hash = config_hash(config)
+        self._policy = Policy.load(model_dir, world, compute_dtype=config.engine.dtype)
+        self._optimizer = make_optimizer(self._policy.model.parameters(), config.trainer)
+        self._stepper = Stepper(
+            self._policy,
+            self._optimizer,
+            algo=config.algo,
+            trainer=config.trainer,
+            num_steps=config.steps,
+            seed=config.seed,
+        )
+
+    def run(self) -> None:
+        self._client.ready(self._world.rank)
+        state: dict[str, Tensor] = {}
+        for step in range(self._config.steps):
+            state = self._step(step)
+        if self._world.rank == 0:
+            export_model(self._run_dir / "export", state, model_dir=self._model_dir)
+
+    def _step(self, step: int) -> dict[str, Tensor]:
+        """Batch `step`, to its report; the weights it left (rank 0)."""
+        config, phases = self._config, Phases()
+        shard = self._client.batch(
+            step, rank=self._world.rank, timeout_s=config.trainer.batch_timeout_s
+        )
+        metrics = self._stepper.train(shard, phases)
+        with phases.phase("weight_sync"):
+            state = self._policy.full_state()
+            if self._world.rank == 0:
+                metrics["time/engine_pause"] = self._versions.publish(state, step + 1)
+        checkpoint = self._checkpoint(step + 1, phases)
+        if self._world.rank == 0:
+            report = StepReport(
+                step=step,
+                version=step + 1,
+                metrics={**metrics, **phases.seconds()},
+                intervals=phases.intervals,
+                checkpoint=checkpoint,
+            )
+            self._client.report(report)
+        return state
+
+    def _checkpoint(self, done: int, phases: Phases) -> str:
+        """Folder of the checkpoint written after `done` batches; "" if none is due."""
+        config = self._config
+        every = config.trainer.checkpoint_every
+        if done != config.steps and not (every and done % every == 0):
+            return ""
+        with phases.phase("checkpoint"):
+            path = save_checkpoint(
+                self._run_dir / "checkpoints",
+                self._policy,
+                self._optimizer,
+                step=done,
+                config_hash=self._config_hash,
+                keep=config.trainer.keep_checkpoints,
+            )
+        return str(path)
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    def raise_terminated(signum: int, frame: object) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,70 @@
+"""AdamW, the learning rate of a batch, and gradient clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from agentgym_rl.config import TrainerConfig
+from agentgym_rl.errors import TrainerError
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
+    """AdamW, fused where torch has it; weight decay on matrices only (not norms and biases).
+
+    Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101).
+    """
+    params = [p for p in parameters if p.requires_grad]
+    groups = [
+        {"params": [p for p in params if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=config.learning_rate,
+        betas=config.betas,
+        fused=fused,
+    )
+
+
+def learning_rate(config: TrainerConfig, step: int, *, num_steps: int) -> float:
+    """Of training batch `step` (0-based) in a run of `num_steps` batches.
+
+    Rises linearly over `warmup_steps` batches; then stays, or falls linearly or as a half cosine
+    to `learning_rate_floor` of its peak, which the last batch has.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
+    if config.schedule == "constant":
+        return config.learning_rate
+    span = max(1, num_steps - 1 - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / span)
+    left = (
+        1.0 - progress if config.schedule == "linear" else 0.5 + 0.5 * math.cos(math.pi * progress)
+    )
+    floor = config.learning_rate_floor
+    return config.learning_rate * (floor + (1.0 - floor) * left)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+    """Scale gradients so that their global norm is at most `max_norm`; the norm before that.
+
+    Collective. Raises TrainerError when the norm is not finite: such a step would destroy the
+    weights.
+    """
+    norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+    value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    if not math.isfinite(value):
+        raise TrainerError(f"gradient norm is {value}: the weights were left as they were")
+    return value

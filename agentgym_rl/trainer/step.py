@@ -1,0 +1,204 @@
+"""One training batch: a proximal pass, then minibatches × epochs of optimizer steps.
+
+Proximal log-probs, behavior weights and advantages are fixed before the first optimizer step.
+Each minibatch's loss is the batch's own, times the number of minibatches: every token of the
+batch weighs the same, whatever the split into minibatches, micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.algo.advantages import episode_advantages, shuffled
+from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
+from agentgym_rl.algo.losses import aggregation_weights, ppo_loss
+from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
+from agentgym_rl.algo.tally import Tally
+from agentgym_rl.batch import BatchShard
+from agentgym_rl.config import AlgoConfig, TrainerConfig
+
+from .optim import clip_gradients, learning_rate, set_learning_rate
+from .phases import Phases
+from .policy import Policy
+from .tokens import MicroBatch, ShardTokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """Everything about this rank's trained tokens that stays fixed during a batch; all [N]."""
+
+    anchor: Tensor
+    """Log-probs the ratio is taken against."""
+    behavior: BehaviorWeights
+    advantages: Tensor
+    weights: Tensor
+    """Of the aggregation, times the number of minibatches."""
+
+
+class Stepper:
+    """Trains batch after batch. Every rank has one and calls `train` in step."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        *,
+        algo: AlgoConfig,
+        trainer: TrainerConfig,
+        num_steps: int,
+        seed: int,
+    ):
+        self.policy = policy
+        self.optimizer = optimizer
+        self._algo = algo
+        self._trainer = trainer
+        self._num_steps = num_steps
+        self._seed = seed
+
+    def train(self, shard: BatchShard, phases: Phases) -> dict[str, float]:
+        """Train one batch (collective); metrics of the whole batch, the same on every rank.
+
+        A minibatch in which no row has a non-zero advantage takes no optimizer step: its
+        gradient is zero, and Adam would only follow old momentum.
+
+        Raises:
+            TrainerError: a batch that cannot be trained, or a gradient that is not finite.
+        """
+        tally = Tally()
+        tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
+        advantages = self._advantages(shard)
+        with phases.phase("proximal"):
+            proximal = self._proximal(tokens)
+        tally_mismatch(
+            tally, proximal, tokens.behavior_logprobs, tokens.staleness, tokens.spans_versions
+        )
+        objective = self._objective(shard, tokens, advantages, proximal)
+        tally_weights(tally, objective.behavior)
+        rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
+        set_learning_rate(self.optimizer, rate)
+        self._minibatches(tokens, advantages, objective, tally, phases)
+        metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
+        return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
+
+    def _advantages(self, shard: BatchShard) -> Tensor:
+        """[E], of the whole batch."""
+        advantages = episode_advantages(
+            shard.rewards,
+            shard.group_ids,
+            baseline=self._algo.baseline,
+            scale=self._algo.scale,
+        )
+        if self._algo.shuffle_advantages:
+            return shuffled(advantages, seed=self._seed, step=shard.step)
+        return advantages
+
+    @torch.no_grad()
+    def _proximal(self, tokens: ShardTokens) -> Tensor:
+        """[N] log-probs under the parameters this batch begins with, of every trained token."""
+        budget = self._trainer.max_tokens_per_microbatch
+        batches = tokens.micro_batches(range(len(tokens.rows)), budget)
+        (rounds,) = self.policy.world.maxima([len(batches)])
+        result = torch.empty(len(tokens.episodes), dtype=torch.float32)
+        for turn in range(rounds):
+            if turn < len(batches):
+                logprobs = self.policy.logprobs(batches[turn].packed).cpu()
+                result = result.to(logprobs.dtype)
+                result[batches[turn].index] = logprobs
+            else:
+                self.policy.idle()
+        return result
+
+    def _objective(
+        self, shard: BatchShard, tokens: ShardTokens, advantages: Tensor, proximal: Tensor
+    ) -> Objective:
+        algo, behavior = self._algo, tokens.behavior_logprobs
+        if algo.naive:
+            finite = torch.isfinite(behavior)
+            corrected = BehaviorWeights(finite.to(proximal.dtype), ~finite)
+        else:
+            corrected = behavior_weights(
+                proximal, behavior, tokens.row_index, algo.behavior_correction
+            )
+        weights = aggregation_weights(
+            tokens.episodes,
+            tokens.tokens_per_episode,
+            aggregation=algo.aggregation,
+            num_trained_tokens=shard.num_trained_tokens,
+            num_episodes=shard.num_episodes,
+            max_tokens=algo.max_tokens,
+        )
+        return Objective(
+            anchor=behavior if algo.naive else proximal,
+            behavior=corrected,
+            advantages=advantages[tokens.episodes],
+            weights=weights * len(shard.minibatches),
+        )
+
+    def _minibatches(
+        self,
+        tokens: ShardTokens,
+        advantages: Tensor,
+        objective: Objective,
+        tally: Tally,
+        phases: Phases,
+    ) -> None:
+        plans = [
+            tokens.micro_batches(
+                [r for r in rows if advantages[tokens.row_episodes[r]] != 0],
+                self._trainer.max_tokens_per_microbatch,
+            )
+            for rows in tokens.minibatches
+        ]
+        rounds = self.policy.world.maxima([len(plan) for plan in plans])
+        share = 1.0 / max(1, len(plans) * self._trainer.epochs)
+        for _ in range(self._trainer.epochs):
+            for plan, num_rounds in zip(plans, rounds, strict=True):
+                if not num_rounds:
+                    continue
+                with phases.phase("forward_backward"):
+                    loss = self._accumulate(plan, num_rounds, objective, tally)
+                with phases.phase("optimizer"):
+                    norm = clip_gradients(
+                        self.policy.model.parameters(), self._trainer.max_grad_norm
+                    )
+                    self.optimizer.step()
+                    self.optimizer.zero_grad(set_to_none=True)
+                tally.count("loss", loss * share)
+                tally.mean("grad_norm", norm, 1)
+
+    def _accumulate(
+        self, plan: Sequence[MicroBatch], num_rounds: int, objective: Objective, tally: Tally
+    ) -> float:
+        """Gradients of one minibatch; this rank's part of its loss."""
+        total = 0.0
+        for turn in range(num_rounds):
+            self.policy.synchronize_gradients(turn == num_rounds - 1)
+            if turn < len(plan):
+                loss = self._loss(plan[turn], objective, tally)
+                total += loss.item()
+            else:
+                loss = self.policy.idle()
+            # FSDP averages gradients over ranks; the loss is a sum over them.
+            (loss * self.policy.world.size).backward()
+        return total
+
+    def _loss(self, batch: MicroBatch, objective: Objective, tally: Tally) -> Tensor:
+        logprobs = self.policy.logprobs(batch.packed)
+        index, device = batch.index, logprobs.device
+        result = ppo_loss(
+            logprobs,
+            objective.anchor[index].to(device),
+            objective.behavior.weight[index].to(device),
+            objective.advantages[index].to(device),
+            objective.weights[index].to(device),
+            clip_low=self._algo.clip_low,
+            clip_high=self._algo.clip_high,
+            dual_clip=self._algo.dual_clip,
+        )
+        tally.mean("policy/clip_fraction", float(result.clipped), len(index))
+        tally.mean("policy/approx_kl", float(result.kl), len(index))
+        return result.loss

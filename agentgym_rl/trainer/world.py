@@ -1,0 +1,98 @@
+"""The trainer's ranks: their process group, and the little they tell each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from agentgym_rl.errors import ConfigError, TrainerError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """This rank and its place among the others."""
+
+    rank: int
+    size: int
+    device: torch.device
+    mesh: DeviceMesh
+
+    def maxima(self, numbers: Sequence[int]) -> list[int]:
+        """Element-wise maximum over ranks (collective)."""
+        tensor = torch.tensor(numbers, dtype=torch.int64)
+        if self.size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor.tolist()
+
+    def gather(self, item: T) -> list[T]:
+        """Every rank's item, in rank order, on every rank (collective)."""
+        if self.size == 1:
+            return [item]
+        items: list[Any] = [None] * self.size
+        dist.all_gather_object(items, item)
+        return items
+
+    def barrier(self) -> None:
+        """Wait until every rank is here (collective)."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_world(
+    *,
+    rank: int = 0,
+    size: int = 1,
+    rendezvous: str = "",
+    device: Literal["auto", "cpu", "cuda"] = "cpu",
+    timeout_s: float = 600.0,
+) -> Iterator[World]:
+    """Join the trainer's process group; leave it at exit.
+
+    `rendezvous` is torch's init method, `tcp://host:port` or `file:///path`; a single rank needs
+    none and opens no port. Collectives that take longer than `timeout_s` fail.
+
+    Raises:
+        ConfigError: `device` is cuda and there is none.
+        TrainerError: the ranks did not find each other.
+    """
+    place = _device(device, rank)
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    store: dict[str, Any] = {"store": HashStore()} if size == 1 else {"init_method": rendezvous}
+    if size == 1 or "127.0.0.1" in rendezvous or rendezvous.startswith("file:"):
+        # Otherwise gloo resolves the host name, which need not resolve on a laptop.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        dist.init_process_group(
+            backend, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s), **store
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise TrainerError(
+            f"trainer rank {rank} of {size} cannot meet the others at {rendezvous!r}: {error}"
+        ) from error
+    try:
+        mesh = init_device_mesh(place.type, (size,))
+        yield World(rank=rank, size=size, device=place, mesh=mesh)
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(device: str, rank: int) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("trainer.device is 'cuda', but torch finds no GPU here; use 'cpu'")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    place = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(place)
+    return place

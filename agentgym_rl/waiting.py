@@ -1,0 +1,46 @@
+"""Waiting with an owner and a deadline: nobody waits in silence, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 30.0
+
+
+class Changes:
+    """Wakes those who wait for a condition whenever something it may depend on has changed.
+
+    One event loop only. `notify` is synchronous, so counters change and wake in one breath.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Let every waiter look at its condition again."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait_for(
+        self, condition: Callable[[], bool], *, who: str, what: str, timeout_s: float
+    ) -> None:
+        """Return once `condition()` holds; says every 30 s who waits for what.
+
+        Raises:
+            TimeoutError: `timeout_s` passed; names who waited for what.
+        """
+        start = time.monotonic()
+        while not condition():
+            waited = time.monotonic() - start
+            if waited >= timeout_s:
+                raise TimeoutError(f"{who} waited {waited:.0f} s for {what}")
+            try:
+                async with asyncio.timeout(min(REPORT_EVERY_S, timeout_s - waited)):
+                    await self._event.wait()
+            except TimeoutError:
+                log.info("%s has waited %.0f s for %s", who, time.monotonic() - start, what)

@@ -1,0 +1,128 @@
+"""One policy version, one safetensors file: written beside, checksummed, renamed.
+
+The checksum is a CRC-32 over names, dtypes, shapes and bytes, kept in the file's own metadata:
+it is there to catch torn and damaged files, not an adversary, and costs well under a second
+per gigabyte.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from agentgym_rl.engine import version_label
+from agentgym_rl.errors import WeightsError
+
+_NAME = re.compile(r"v(?:(\d+)\.)?(\d+)\.safetensors")
+
+
+def version_name(version: int, *, incarnation: int = 0) -> str:
+    """File name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation 2."""
+    label = version_label(version, incarnation=incarnation) if incarnation else str(version)
+    return f"v{label}.safetensors"
+
+
+def write_version(
+    folder: Path, version: int, tensors: Mapping[str, Tensor], *, incarnation: int = 0
+) -> Path:
+    """Write a policy version into `folder`; the file appears complete or not at all.
+
+    Not fsynced: a version outlives its writer, not a power cut (checkpoints do that).
+
+    Raises:
+        WeightsError: the file cannot be written (no space, no such folder, a tensor on a
+            device without storage).
+    """
+    path = folder / version_name(version, incarnation=incarnation)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        ready = _separate(tensors)
+        metadata = {
+            "format": "pt",
+            "label": version_label(version, incarnation=incarnation),
+            "crc32": _checksum(ready),
+        }
+        save_file(ready, beside, metadata)
+        beside.rename(path)
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        beside.unlink(missing_ok=True)
+        raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
+    return path
+
+
+def read_version(path: Path) -> dict[str, Tensor]:
+    """The tensors of a version, on the CPU, verified; they may share memory with the file.
+
+    Raises:
+        WeightsError: the file is missing, truncated, damaged, or not written by this module.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise WeightsError(
+            f"cannot read weights {path} (missing, truncated or damaged): {error}"
+        ) from error
+    expected = metadata.get("crc32")
+    if expected is None:
+        raise WeightsError(f"weights {path} carry no checksum: not written by write_version")
+    found = _checksum(tensors)
+    if found != expected:
+        raise WeightsError(f"weights {path} are damaged: crc32 {found}, file says {expected}")
+    return tensors
+
+
+def read_label(path: Path) -> str:
+    """The version label inside a weights file ("incarnation.version"), without its tensors.
+
+    Raises:
+        WeightsError: the file cannot be read or carries no label.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            label = (file.metadata() or {}).get("label")
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise WeightsError(f"cannot read weights {path}: {error}") from error
+    if label is None:
+        raise WeightsError(f"weights {path} carry no version label")
+    return label
+
+
+def prune(folder: Path, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` versions of `folder`; returns what was removed."""
+    found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    found.sort(key=lambda pair: (int(pair[0][1] or 0), int(pair[0][2])))
+    old = [path for _, path in found[: max(0, len(found) - keep)]]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return old
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors, none sharing storage (safetensors refuses tied weights)."""
+    seen: set[int] = set()
+    ready: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().to("cpu").contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        ready[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return ready
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    crc = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"

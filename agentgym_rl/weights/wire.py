@@ -1,0 +1,55 @@
+"""One synchronous HTTP call with one deadline for all of it (stdlib only)."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+
+def call(
+    url: str,
+    method: str,
+    path: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float,
+) -> tuple[int, bytes]:
+    """Status and body of `method url+path`; a connection of its own each time.
+
+    Raises:
+        OSError: no connection, or one that broke (a torn HTTP message included).
+        TimeoutError: not answered in full within `timeout_s` (an OSError too).
+    """
+    deadline = time.monotonic() + timeout_s
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=max(timeout_s, 1e-3))
+    try:
+        connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
+        # http.client lets go of the socket once the headers of a closing reply are read.
+        socket = connection.sock
+        socket.settimeout(_left(deadline))
+        response = connection.getresponse()
+        blocks: list[bytes] = []
+        # A socket timeout bounds one read, so a peer that drips bytes needs a clock as well.
+        while block := response.read1(1 << 20):
+            blocks.append(block)
+            if not response.isclosed():
+                socket.settimeout(_left(deadline))
+        if response.length:
+            raise http.client.IncompleteRead(b"", response.length)
+        return response.status, b"".join(blocks)
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the answer did not arrive in time")
+    return left

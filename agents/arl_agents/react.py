@@ -1,0 +1,54 @@
+"""ReAct: think, call a tool, read what it says, until there is an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.agent import Agent
+from agentgym_rl.env import Env, Message
+from agentgym_rl.registry import Spec
+from agentgym_rl.task import Task
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletionMessage
+
+SPEC = Spec(
+    id="react-v0",
+    kind="agent",
+    entry_point="arl_agents.react:React",
+    description="Multi-turn tool use through the OpenAI SDK.",
+)
+
+
+class React(Agent):
+    """Sends the conversation, appends the reply, steps the environment; repeats.
+
+    The environment answers tool calls, malformed ones too, so a bad call costs a turn and no
+    more. Ends with the episode or after `max_turns` model replies (4: three tool calls and the
+    answer).
+    """
+
+    def __init__(self, *, max_turns: int = 4) -> None:
+        if max_turns < 1:
+            raise TypeError(f"max_turns: got {max_turns}, expected at least 1")
+        self.max_turns = max_turns
+
+    async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
+        messages: list[Any] = list((await env.reset())[0])
+        tools: Any = {"tools": list(env.tools)} if env.tools else {}
+        for _ in range(self.max_turns):
+            reply = await client.chat.completions.create(model=model, messages=messages, **tools)
+            action = assistant_message(reply.choices[0].message)
+            step = await env.step(action)
+            if step.terminated or step.truncated:
+                return
+            messages += [action, *step.observation]
+
+
+def assistant_message(reply: ChatCompletionMessage) -> Message:
+    """A reply as the message that the next request and the environment get."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
+    if reply.tool_calls:
+        message["tool_calls"] = [call.model_dump() for call in reply.tool_calls]
+    return message

@@ -1,0 +1,29 @@
+"""One question, one reply."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.agent import Agent
+from agentgym_rl.env import Env
+from agentgym_rl.registry import Spec
+from agentgym_rl.task import Task
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+SPEC = Spec(
+    id="single_turn-v0",
+    kind="agent",
+    entry_point="arl_agents.single_turn:SingleTurn",
+    description="One reply without tools.",
+)
+
+
+class SingleTurn(Agent):
+    """Asks the model once, offering no tools, and gives the reply to the environment."""
+
+    async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
+        messages: list[Any] = list((await env.reset())[0])
+        reply = await client.chat.completions.create(model=model, messages=messages)
+        await env.step({"role": "assistant", "content": reply.choices[0].message.content})

@@ -1,0 +1,9 @@
+"""Generated math problems with a calculator: levels, answers that are checked, no downloads."""
+
+from agentgym_rl.registry import Spec
+
+SPEC = Spec(
+    id="math-v0",
+    entry_point="arl_envs.math.env:MathEnv",
+    description="generated arithmetic and word problems with a calculator tool (levels 1-4)",
+)

@@ -1,0 +1,96 @@
+r"""Reading and judging a final answer: the last \boxed{} must hold exactly the number.
+
+Notation by kind (spaces around the number do not matter):
+
+    integer    -12   1,234   1{,}234
+    decimal    the same, or digits on both sides of one point: 12.50 equals 12.5
+    fraction   -3/4  \frac{3}{4}  -\frac{3}{4}   in lowest terms, denominator above 1
+
+Commas must group the digits by exactly three. Everything else is no number: expressions that
+still have to be worked out (37*91), units, powers of ten, words. That is what keeps a policy
+from being paid for repeating the question.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from typing import Literal
+
+Kind = Literal["integer", "decimal", "fraction"]
+
+_MAX_CHARS = 64
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+_INTEGER = re.compile(rf"-?{_DIGITS}")
+_DECIMAL = re.compile(rf"-?{_DIGITS}(?:\.[0-9]+)?")
+_FRACTION = re.compile(
+    r"(?P<sign>-?)(?:(?P<a>[0-9]+)\s*/\s*(?P<b>[0-9]+)"
+    r"|\\[dt]?frac\{\s*(?P<c>[0-9]+)\s*\}\{\s*(?P<d>[0-9]+)\s*\})"
+)
+
+
+class Verdict(StrEnum):
+    """What the checker says of an answer."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    UNPARSEABLE = "unparseable"
+
+
+def judge(text: str, *, answer: str, kind: Kind) -> Verdict:
+    r"""Whether the last \boxed{} of `text` is exactly `answer`. Time is linear in the text.
+
+    Raises:
+        ValueError: `answer` itself is no number of its kind.
+    """
+    gold = read_number(answer, kind)
+    if gold is None:
+        raise ValueError(f"the task's answer {answer!r} is no {kind}")
+    boxed = last_boxed(text)
+    got = None if boxed is None else read_number(boxed, kind)
+    if got is None:
+        return Verdict.UNPARSEABLE
+    return Verdict.OK if got == gold else Verdict.WRONG
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The inside of the last `\boxed{`; None if there is none or its brace never closes.
+
+    Only the last one counts: a correction replaces what was said before it.
+    """
+    opening = r"\boxed{"
+    at = text.rfind(opening)
+    if at < 0:
+        return None
+    start = at + len(opening)
+    depth = 1
+    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start : start + brace.start()]
+    return None
+
+
+def read_number(text: str, kind: Kind) -> Fraction | None:
+    """The number `text` spells in the notation of `kind`; None when it is no such number."""
+    text = text.strip(" ")
+    if len(text) > _MAX_CHARS:
+        return None
+    if kind == "fraction":
+        return _read_fraction(text)
+    text = text.replace("{,}", ",")
+    pattern = _INTEGER if kind == "integer" else _DECIMAL
+    return Fraction(Decimal(text.replace(",", ""))) if pattern.fullmatch(text) else None
+
+
+def _read_fraction(text: str) -> Fraction | None:
+    match = _FRACTION.fullmatch(text)
+    if match is None:
+        return None
+    above, below = int(match["a"] or match["c"]), int(match["b"] or match["d"])
+    if below <= 1 or math.gcd(above, below) != 1:
+        return None
+    return Fraction(-above if match["sign"] else above, below)

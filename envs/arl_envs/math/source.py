@@ -1,0 +1,51 @@
+"""Endless, seeded tasks, held-out ones kept apart by the hash of the question."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import get_args
+
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.task import Split, Task, TaskSource
+
+from .levels import Level, level_of
+from .problem import split_of
+
+
+class MathTasks(TaskSource):
+    """The tasks of one level and split; a pure function of (level, split, seed, index).
+
+    `Task.seed` regenerates the problem; `Task.data` spells it out (level, question, answer,
+    kind). Train and eval share no question text, whatever their seeds.
+    """
+
+    def __init__(self, split: Split, *, seed: int = 0, level: int = 1) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        self._split: Split = split
+        self._seed = seed
+        self._level = level_of(level)
+
+    def __getitem__(self, index: int, /) -> Task:
+        if index < 0:
+            raise IndexError(f"task index {index}: expected 0 or more")
+        attempt = 0
+        while True:  # half of all problems belong to either split
+            key = f"{self._level.number}/{self._split}/{self._seed}/{index}/{attempt}"
+            seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+            task_id = f"math{self._level.number}-{self._split}-{self._seed}-{index}"
+            task = _task(self._level, seed, task_id)
+            if task.split == self._split:
+                return task
+            attempt += 1
+
+
+def _task(level: Level, seed: int, task_id: str) -> Task:
+    problem = level.problem(seed)
+    data = {
+        "level": level.number,
+        "question": problem.question,
+        "answer": problem.answer,
+        "kind": problem.kind,
+    }
+    return Task(id=task_id, seed=seed, data=data, split=split_of(problem.question))

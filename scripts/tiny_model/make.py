@@ -1,0 +1,61 @@
+"""Make the bundled tiny model from nothing: tokenizer, warm-up, model folder.
+
+    python scripts/tiny_model/make.py --out DIR --seed 0
+
+Takes a few minutes on one CPU core. The same seed on the same machine and library versions
+gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from measure import measure
+from network import new_network, save_bundle
+from tokenizer import build_tokenizer
+from warmup import WarmUp, warm_up
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--clean-steps", type=int, default=WarmUp().clean_steps)
+    parser.add_argument("--mixed-steps", type=int, default=WarmUp().mixed_steps)
+    parser.add_argument(
+        "--tasks", type=int, default=1024, help="held-out tasks to measure; 0: none"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    tokenizer = build_tokenizer(seed=options.seed)
+    network = new_network(tokenizer, seed=options.seed)
+    parameters = sum(p.numel() for p in network.parameters())
+    print(f"tokenizer: {len(tokenizer)} tokens; network: {parameters:,} parameters", flush=True)
+    plan = WarmUp(clean_steps=options.clean_steps, mixed_steps=options.mixed_steps)
+    began = time.monotonic()
+
+    def report(step: int, loss: float) -> None:
+        if step % 50 == 0:
+            total = plan.clean_steps + plan.mixed_steps
+            took = time.monotonic() - began
+            print(f"step {step}/{total}  loss {loss:.4f}  {took:.0f} s", flush=True)
+
+    warm_up(network, tokenizer, plan, seed=options.seed, report=report)
+    save_bundle(network, tokenizer, options.out)
+    size = sum(file.stat().st_size for file in options.out.iterdir())
+    print(f"wrote {options.out} ({size:,} bytes)", flush=True)
+    for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)) if options.tasks else ():
+        score = measure(network, tokenizer, num_tasks=options.tasks, temperature=temperature)
+        print(f"{name}: reward {score.reward:.3f}, format {score.well_formed:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""How good a model folder is at `math` level 1: reward and format on held-out tasks.
+
+python scripts/tiny_model/measure.py --model DIR --tasks 1024
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from arl_envs.math.env import MathEnv
+from tokenizer import PAD, TURN_END, render, token_id
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from agentgym_rl.env import Message
+from agentgym_rl.task import Task
+
+MAX_NEW_TOKENS = 48
+_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Episode:
+    """One play: the exact tokens so far, and how it ended."""
+
+    env: MathEnv
+    messages: list[Message]
+    ids: list[int]
+    reward: float = 0.0
+    is_well_formed: bool = False
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Means over episodes."""
+
+    reward: float
+    well_formed: float
+    """Share that ended with a boxed number in its own turn, right or wrong."""
+    tool_calls: float
+
+
+def measure(
+    network: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    num_tasks: int,
+    temperature: float,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> Score:
+    """Play `num_tasks` held-out tasks of level 1; temperature 0 is greedy. Deterministic by `seed`."""
+    torch.manual_seed(seed)
+    tasks = MathEnv.task_source("eval", seed=seed)
+    totals = [0.0, 0.0, 0.0]
+    for start in range(0, num_tasks, batch_size):
+        batch = [tasks[i] for i in range(start, min(start + batch_size, num_tasks))]
+        episodes = [_begin(tokenizer, task) for task in batch]
+        calls = 0
+        while live := [e for e in episodes if not e.is_over]:
+            replies = _sample(network, tokenizer, [e.ids for e in live], temperature)
+            for episode, reply in zip(live, replies, strict=True):
+                calls += _advance(tokenizer, episode, reply)
+        totals[0] += sum(e.reward for e in episodes)
+        totals[1] += sum(e.is_well_formed for e in episodes)
+        totals[2] += calls
+    return Score(*(total / num_tasks for total in totals))
+
+
+def _begin(tokenizer: PreTrainedTokenizerFast, task: Task) -> Episode:
+    env = MathEnv()
+    messages, _ = asyncio.run(env.reset(options={"task": task}))
+    text = render(tokenizer, messages, generate=True)
+    return Episode(env, list(messages), tokenizer.encode(text, add_special_tokens=False))
+
+
+def _advance(tokenizer: PreTrainedTokenizerFast, episode: Episode, reply: list[int]) -> int:
+    """Give one sampled turn to the environment and append its answer; counts tool calls.
+
+    The reply's tokens are kept as sampled; only what follows them is encoded.
+    """
+    said = str(tokenizer.decode(reply))
+    ended = said.endswith(TURN_END)
+    said = said.removesuffix(TURN_END)
+    action = _parsed(said)
+    step = asyncio.run(episode.env.step(action))
+    episode.reward += step.reward
+    episode.is_over = step.terminated or step.truncated
+    episode.is_well_formed = ended and step.info.get("verifier") in ("ok", "wrong")
+    before = render(tokenizer, episode.messages, generate=True) + said
+    episode.messages += [{"role": "assistant", "content": said}, *step.observation]
+    suffix = render(tokenizer, episode.messages, generate=True)[len(before) :]
+    suffix = suffix.removeprefix(TURN_END) if ended else suffix
+    episode.ids += reply + tokenizer.encode(suffix, add_special_tokens=False)
+    return len(action.get("tool_calls", ()))
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    calls: list[dict[str, Any]] = []
+    for i, body in enumerate(_CALL.findall(text)):
+        try:
+            call = json.loads(body)
+            function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        except (ValueError, KeyError, TypeError):
+            function = {"name": "", "arguments": body}
+        calls.append({"id": f"call_{i}", "type": "function", "function": function})
+    return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+
+
+@torch.inference_mode()
+def _sample(
+    network: Any, tokenizer: PreTrainedTokenizerFast, prompts: list[list[int]], temperature: float
+) -> list[list[int]]:
+    """A reply to each prompt, its end-of-turn token included."""
+    pad, end = token_id(tokenizer, PAD), token_id(tokenizer, TURN_END)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    how: dict[str, Any] = {"do_sample": False, "temperature": None}
+    if temperature > 0:
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    out = network.generate(input_ids=ids, attention_mask=mask, max_new_tokens=MAX_NEW_TOKENS, **how)
+    replies = [row[width:] for row in out.tolist()]
+    return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--tasks", type=int, default=1024)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    network = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):
+        score = measure(
+            network,
+            tokenizer,
+            num_tasks=options.tasks,
+            temperature=temperature,
+            seed=options.seed,
+        )
+        print(
+            f"{name:<12} reward {score.reward:.3f}  format {score.well_formed:.3f}  "
+            f"tool calls {score.tool_calls:.2f}  (n={options.tasks})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The network: a plain Qwen3 architecture at 0.87 million parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizer import CONTEXT_LENGTH, PAD, TURN_END, save_tokenizer, token_id
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+
+def new_network(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCausalLM:
+    """A randomly initialised network for `tokenizer`, in float32."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=384,
+        max_position_embeddings=CONTEXT_LENGTH,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        bos_token_id=None,
+        eos_token_id=token_id(tokenizer, TURN_END),
+        pad_token_id=token_id(tokenizer, PAD),
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def save_bundle(
+    network: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> None:
+    """Write a model folder: weights in bfloat16, configuration, tokenizer, chat template.
+
+    `network` itself is rounded to bfloat16, so measuring it measures what was saved.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    network.bfloat16()
+    network.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        eos_token_id=network.config.eos_token_id,
+        pad_token_id=network.config.pad_token_id,
+    )
+    network.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)  # safetensors writes files only their owner can read
+    save_tokenizer(tokenizer, folder)
+    network.float()

@@ -1,0 +1,82 @@
+"""Training rows: demonstrations as the token sequences a rollout would have recorded.
+
+At rollout the prompt is encoded once, the model samples each assistant turn, and what follows
+a turn (its newline, the tool's answer, the next turn's opening) is encoded by itself. Pieces
+are never merged and encoded again; a row is built the same way, so the model is trained on
+exactly the token boundaries it will meet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from arl_envs.math.levels import LEVELS
+from arl_envs.math.problem import split_of
+from habits import CLEAN, demonstration, usual_habits
+from tokenizer import render
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from agentgym_rl.env import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One conversation in tokens; `loss_mask` marks what the assistant said."""
+
+    ids: list[int]
+    loss_mask: list[bool]
+
+
+def row_of(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]) -> Row:
+    """The row of a conversation that ends with an assistant message."""
+    ids: list[int] = []
+    mask: list[bool] = []
+    for text, is_sampled in segments(tokenizer, messages):
+        piece = tokenizer.encode(text, add_special_tokens=False)
+        ids += piece
+        mask += [is_sampled] * len(piece)
+    return Row(ids, mask)
+
+
+def segments(
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]
+) -> Iterator[tuple[str, bool]]:
+    """The pieces of a conversation that are encoded separately: (text, was it sampled).
+
+    Relies on the template's prefix property: rendering fewer messages renders a prefix.
+    """
+    done = 0
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            prompt = render(tokenizer, messages[:i], generate=True)
+            turn = render(tokenizer, messages[: i + 1], generate=False).rstrip("\n")
+            yield prompt[done:], False
+            yield turn[len(prompt) :], True
+            done = len(turn)
+
+
+def demonstrated_rows(
+    tokenizer: PreTrainedTokenizerFast, *, seed: int, clean: bool
+) -> Iterator[Row]:
+    """Endless rows of training-split problems, all right (`clean`) or with the usual habits."""
+    rng = random.Random(f"rows/{seed}/{clean}")
+    while True:
+        problem = LEVELS[1].generate(rng)
+        if split_of(problem.question) == "train":
+            habits = CLEAN if clean else usual_habits(problem)
+            yield row_of(tokenizer, demonstration(rng, problem, habits))
+
+
+def collate(rows: list[Row], *, pad: int) -> tuple[Tensor, Tensor]:
+    """Rows as `ids` [B, T] and `loss_mask` [B, T], padded on the right."""
+    length = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), length), pad, dtype=torch.long)
+    mask = torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.ids)] = torch.tensor(row.ids)
+        mask[i, : len(row.ids)] = torch.tensor(row.loss_mask)
+    return ids, mask

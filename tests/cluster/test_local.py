@@ -1,0 +1,128 @@
+"""Children are started, watched and ended together; nothing outlives the parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.errors import ProcessDied
+from agentgym_rl.process import ProcessSpec
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def spec(code: str, *, name: str = "child", finite: bool = False, health_url: str = ""):
+    argv = [sys.executable, "-S", "-c", code]
+    return ProcessSpec(name=name, argv=argv, finite=finite, health_url=health_url)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_dead(pid: int, seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+async def watch(path, *specs: ProcessSpec) -> None:
+    async with LocalProcesses(path, stop_timeout_s=1) as processes, asyncio.timeout(20):
+        for child in specs:
+            await processes.start(child)
+        await processes.watch()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; print('my last words'); sys.exit(3)", "exited with 3"),
+        ("import os; print('my last words', flush=True); os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("print('my last words')", "exited with 0"),
+    ],
+)
+def test_a_dead_child_ends_the_watch_with_its_last_words(tmp_path, code, said):
+    with pytest.raises(ProcessDied, match=said) as caught:
+        asyncio.run(watch(tmp_path, spec(code), spec(SLEEP, name="other")))
+    assert "my last words" in str(caught.value)
+
+
+def test_watch_returns_when_finite_children_have_ended(tmp_path):
+    asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
+
+
+def test_a_failing_finite_child_is_an_error(tmp_path):
+    with pytest.raises(ProcessDied, match="exited with 1"):
+        asyncio.run(watch(tmp_path, spec("raise SystemExit(1)", finite=True)))
+
+
+def test_stop_kills_what_ignores_sigterm_and_its_grandchildren(tmp_path):
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+
+    async def play() -> list[int]:
+        async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
+            await processes.start(spec(code))
+            while not (text := processes.log_path("child").read_text()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            return [processes.pid("child"), int(text)]
+
+    assert all(wait_dead(pid) for pid in asyncio.run(play()))
+
+
+def test_ready_reports_a_child_that_dies_before_it_listens(tmp_path):
+    async def play() -> None:
+        async with LocalProcesses(tmp_path, stop_timeout_s=1) as processes:
+            await processes.start(spec("raise SystemExit(7)", health_url="http://127.0.0.1:1/"))
+            await processes.ready("child", timeout_s=20)
+
+    with pytest.raises(ProcessDied, match="exited with 7"):
+        asyncio.run(play())
+
+
+def test_ready_gives_up_at_its_deadline(tmp_path):
+    async def play() -> None:
+        async with LocalProcesses(tmp_path, stop_timeout_s=1) as processes:
+            await processes.start(spec(SLEEP, health_url="http://127.0.0.1:1/"))
+            await processes.ready("child", timeout_s=0.3)
+
+    with pytest.raises(ProcessDied, match=r"not ready after 0\.3 s"):
+        asyncio.run(play())
+
+
+def test_children_die_with_a_killed_parent(tmp_path):
+    program = textwrap.dedent(
+        f"""
+        import asyncio, os, signal, sys
+        from pathlib import Path
+        from agentgym_rl.cluster.local import LocalProcesses
+        from agentgym_rl.process import ProcessSpec
+        async def main():
+            async with LocalProcesses(Path({str(tmp_path)!r}), stop_timeout_s=1) as processes:
+                argv = [sys.executable, "-S", "-c", {SLEEP!r}]
+                await processes.start(ProcessSpec(name="child", argv=argv))
+                print(processes.pid("child"), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+        asyncio.run(main())
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=30, check=False
+    )
+    pid = int(done.stdout)
+    assert wait_dead(pid), os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,118 @@
+"""`arl` as a user runs it, and what it may leave behind."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SMALL = (
+    "--steps=4",
+    "--eval.num_tasks=32",
+    "--rollout.groups_per_batch=4",
+    "--rollout.group_size=4",
+    "--logging.progress=plain",
+)
+"""A run that is over in seconds."""
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of the living processes below `pid`."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: dict[int, str] = {}
+    todo = [pid]
+    while todo:
+        for child in parents.get(todo.pop(), []):
+            with contextlib.suppress(OSError):
+                found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+                todo.append(child)
+    return found
+
+
+def gone(pids: Iterator[int] | list[int], *, within_s: float = 5.0) -> bool:
+    """Whether all processes end within the time."""
+    end = time.monotonic() + within_s
+    left = list(pids)
+    while left and time.monotonic() < end:
+        left = [pid for pid in left if Path(f"/proc/{pid}").exists()]
+        time.sleep(0.05)
+    return not left
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("arl-*")}
+
+
+class Run:
+    """A started `arl train`."""
+
+    def __init__(self, folder: Path, *args: str) -> None:
+        self.folder = folder
+        self.shm_before = shared_memory()
+        command = [sys.executable, "-m", "agentgym_rl", "train", "--json", f"--run={folder}", *args]
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def wait(self, timeout_s: float = 120) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, out, err
+
+    def result(self) -> dict:
+        code, out, err = self.wait()
+        assert code == 0, err
+        return json.loads(out)
+
+    def metrics(self) -> list[dict]:
+        text = (self.folder / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def wait_for_step(self, step: int, timeout_s: float = 90) -> None:
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(FileNotFoundError):
+                if len(self.metrics()) > step:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"no step {step}; stderr: {self.wait(5)[2]}")
+
+    def child(self, name: str) -> int:
+        """The pid of the child whose command line contains `name`."""
+        (pid,) = [p for p, line in descendants(self.process.pid).items() if f" {name} " in line]
+        return pid
+
+    def leftovers(self) -> set[str]:
+        return shared_memory() - self.shm_before
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., Run]]:
+    """Start `arl train` with small defaults; whatever is left is killed at the end."""
+    runs: list[Run] = []
+
+    def make(*args: str) -> Run:
+        run = Run(tmp_path / f"run{len(runs)}", *SMALL, *args)
+        runs.append(run)
+        return run
+
+    yield make
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate(timeout=10)

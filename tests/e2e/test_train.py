@@ -1,0 +1,75 @@
+"""The whole job in small, as a user runs it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from .conftest import descendants
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_small_run_leaves_what_it_promises(start):
+    run = start()
+    result = run.result()
+    assert {"eval_before", "eval_after", "steps", "staleness_max", "overlap", "run"} <= set(result)
+    assert result["steps"] == 4
+    assert result["staleness_max"] <= 2
+    for name in ("config.toml", "metrics.jsonl", "reward.png", "episodes.db", "logs/engine.log"):
+        assert (run.folder / name).stat().st_size > 0, name
+    assert list((run.folder / "checkpoints").glob("step-*/manifest.json"))
+    assert run.leftovers() == set()
+    AutoModelForCausalLM.from_pretrained(run.folder / "export")
+
+
+def test_eta_zero_is_on_policy_to_rounding(start):
+    run = start("--rollout.max_staleness=0")
+    assert run.result()["staleness_max"] == 0
+    assert max(step["mismatch/max_abs"] for step in run.metrics()) <= 1e-4
+
+
+def test_stragglers_are_dropped_and_their_budget_returned(start):
+    run = start(
+        "--env=straggler:Straggler",
+        "--steps=8",
+        "--rollout.max_staleness=1",
+        "--eval.num_tasks=0",
+    )
+    result = run.result()
+    assert result["steps"] == 8
+    assert result["staleness_max"] <= 1
+    assert result["groups_dropped"]["stale"] >= 1
+
+
+def test_the_same_run_folder_is_not_written_twice(start):
+    run = start("--eval.num_tasks=0", "--steps=1")
+    run.result()
+    again = subprocess.run(
+        [sys.executable, "-m", "agentgym_rl", "train", f"--run={run.folder}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert again.returncode == 2
+    assert "already holds a run" in again.stderr
+
+
+def test_a_finished_run_can_be_evaluated(start):
+    run = start("--eval.num_tasks=16", "--steps=1")
+    run.result()
+    command = [sys.executable, "-m", "agentgym_rl", "eval", f"--run={run.folder}", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["num_tasks"] == 16
+
+
+def test_an_agent_that_always_fails_stops_the_run_with_its_traceback(start):
+    run = start("--agent=straggler:Broken", "--eval.num_tasks=0")
+    code, _, err = run.wait()
+    assert code == 1
+    assert "this agent is broken" in err
+    assert not descendants(run.process.pid)

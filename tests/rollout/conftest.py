@@ -1,0 +1,50 @@
+"""Made-up trajectories and groups."""
+
+import numpy as np
+import pytest
+
+from agentgym_rl.buffer import Group
+from agentgym_rl.trajectory import Outcome, Row, Trajectory
+
+
+def make_row(versions: list[int], prompt: int = 3) -> Row:
+    """A row of `prompt` context tokens and one trained token per entry of `versions`."""
+    sampled = len(versions)
+    length = prompt + sampled
+    mask = np.arange(length) >= prompt
+    return Row(
+        tokens=np.arange(length, dtype=np.int32),
+        loss_mask=mask,
+        behavior_logprobs=np.where(mask, -0.5, 0).astype(np.float32),
+        policy_versions=np.array([-1] * prompt + versions, np.int32),
+        temperatures=mask.astype(np.float32),
+        turn_ids=np.where(mask, 0, -1).astype(np.int32),
+        times_s=np.where(mask, 1.0 + np.arange(length), 0.0),
+    )
+
+
+def make_group(name: str, versions: list[int], size: int = 2, reward: float = 1.0) -> Group:
+    """A group whose every member sampled one token at each of `versions`."""
+    members = [
+        Trajectory(
+            episode_id=f"{name}-{i}",
+            group_id=name,
+            task_id=f"task-{name}",
+            outcome=Outcome.COMPLETED,
+            reward=reward * (i % 2),
+            rows=[make_row(versions)],
+            num_turns=1,
+        )
+        for i in range(size)
+    ]
+    return Group(name, f"task-{name}", members)
+
+
+@pytest.fixture
+def group():
+    return make_group
+
+
+@pytest.fixture
+def row():
+    return make_row

@@ -1,0 +1,55 @@
+"""The split of a batch into ranks and minibatches."""
+
+from agentgym_rl.batch import BatchShard
+from agentgym_rl.batching import batch_metrics, split_batch
+
+
+def episodes_of(shards: list[BatchShard], minibatch: int) -> list[int]:
+    return sorted(item.episode for shard in shards for item in shard.minibatches[minibatch])
+
+
+def test_minibatches_do_not_depend_on_the_number_of_ranks(group):
+    groups = [group(f"g{i}", [0] * (i + 1), size=4) for i in range(8)]
+    one = split_batch(groups, step=0, num_ranks=1, num_minibatches=4)
+    three = split_batch(groups, step=0, num_ranks=3, num_minibatches=4)
+    for minibatch in range(4):
+        assert episodes_of(one, minibatch) == episodes_of(three, minibatch)
+
+
+def test_groups_stay_whole_across_ranks(group):
+    groups = [group(f"g{i}", [0], size=4) for i in range(6)]
+    shards = split_batch(groups, step=0, num_ranks=2, num_minibatches=2)
+    held = [
+        {shard.group_ids[item.episode] for m in shard.minibatches for item in m} for shard in shards
+    ]
+    assert held[0].isdisjoint(held[1])
+    assert len(held[0] | held[1]) == 6
+
+
+def test_every_row_is_in_exactly_one_place(group):
+    groups = [group(f"g{i}", [0, 0], size=3) for i in range(5)]
+    shards = split_batch(groups, step=0, num_ranks=2, num_minibatches=4)
+    found = [item.episode for s in shards for m in s.minibatches for item in m]
+    assert sorted(found) == list(range(15))
+
+
+def test_minibatches_are_balanced_by_tokens(group):
+    groups = [group(f"g{i}", [0] * (5 + 3 * i), size=8) for i in range(8)]
+    (shard,) = split_batch(groups, step=0, num_ranks=1, num_minibatches=4)
+    sizes = [sum(len(item.row) for item in m) for m in shard.minibatches]
+    assert max(sizes) <= 1.02 * min(sizes)
+
+
+def test_counts_are_those_of_the_whole_batch(group):
+    groups = [group("a", [0, 0]), group("b", [])]
+    for shard in split_batch(groups, step=7, num_ranks=2, num_minibatches=1):
+        assert (shard.num_trained_tokens, shard.num_episodes) == (4, 2)
+        assert len(shard.rewards) == 4
+
+
+def test_batch_metrics_of_a_known_batch(group):
+    found = batch_metrics([group("a", [1, 2]), group("b", [3])], 3, {"stale": 5})
+    assert found["reward/mean"] == 0.5
+    assert (found["staleness/mean"], found["staleness/max"]) == (1.0, 2.0)
+    assert found["versions_per_episode"] == 1.5
+    assert found["staleness/dropped"] == 5

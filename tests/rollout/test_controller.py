@@ -1,0 +1,151 @@
+"""The controller over real HTTP, as trainer ranks see it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from agentgym_rl import controller as module
+from agentgym_rl.asgi import serving
+from agentgym_rl.batch import BatchShard, StepReport
+from agentgym_rl.buffer import Buffer
+from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
+from agentgym_rl.controller import Controller
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.metrics import MetricsFile, read_metrics
+from agentgym_rl.task import Task
+
+CONFIG = Config(
+    rollout=RolloutConfig(groups_per_batch=2, max_staleness=1),
+    trainer=TrainerConfig(num_ranks=2, num_minibatches=1),
+)
+
+
+class Served:
+    def __init__(self, controller: Controller, http: aiohttp.ClientSession, log: EpisodeLog):
+        self.controller, self.http, self.log = controller, http, log
+
+    async def add(self, group) -> None:
+        self.controller.buffer.admit()
+        await self.log.add_group(Task(group.task_id, 0), 0, group)
+        self.controller.buffer.accept(group)
+
+
+@asynccontextmanager
+async def served(path):
+    log = EpisodeLog(path / "episodes.db")
+    metrics = MetricsFile(path / "metrics.jsonl")
+    buffer = Buffer(CONFIG.rollout, total_groups=100)
+    controller = Controller(CONFIG, buffer, log, metrics, token="secret", on_step=lambda *_: None)
+    async with serving(controller, host="127.0.0.1", port=0) as url:
+        headers = {"authorization": "Bearer secret"}
+        async with aiohttp.ClientSession(url, headers=headers) as http:
+            yield Served(controller, http, log)
+    log.close()
+    metrics.close()
+
+
+def report(step: int) -> bytes:
+    intervals = [("forward_backward", 1.0, 2.0)]
+    return StepReport(step, step + 1, {"loss": 0.5}, intervals).pack()
+
+
+def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            await s.add(group("a", [0]))
+            await s.add(group("b", [0]))
+            bodies = [await (await s.http.get(f"/batch/0?rank={r}")).read() for r in (0, 1)]
+            shards = [BatchShard.unpack(body) for body in bodies]
+            assert sorted(i.episode for x in shards for m in x.minibatches for i in m) == [
+                0, 1, 2, 3,
+            ]  # fmt: skip
+            answer = await s.http.post("/report", data=report(0))
+            assert answer.status == 200
+            assert s.controller.version == 1
+
+    asyncio.run(play())
+    (step,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert (step["loss"], step["reward/mean"]) == (0.5, 0.5)
+
+
+def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group, monkeypatch):
+    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            for name in ("a", "b", "c", "d"):
+                await s.add(group(name, [0]))
+            assert (await s.http.get("/batch/1?rank=0")).status == 204
+
+    asyncio.run(play())
+
+
+def test_a_waiting_rank_gets_the_batch_as_soon_as_it_is_complete(tmp_path, group):
+    async def play() -> None:
+        async with served(tmp_path) as s, asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(s.http.get("/batch/0?rank=0"))
+            await asyncio.sleep(0.05)
+            await s.add(group("a", [0]))
+            await s.add(group("b", [0]))
+            async with asyncio.timeout(2):
+                assert (await waiting).status == 200
+
+    asyncio.run(play())
+
+
+def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group, monkeypatch):
+    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            await s.add(group("old", [0]))
+            await s.add(group("new", [2]))
+            s.controller.buffer.publish(2)
+            assert (await s.http.get("/batch/2?rank=0")).status == 204
+            await s.add(group("newer", [2]))
+            shard = BatchShard.unpack(await (await s.http.get("/batch/2?rank=0")).read())
+            assert set(shard.group_ids) == {"new", "newer"}
+            assert s.controller.buffer.dropped == {"stale": 1}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/batch/0?rank=9", b"", 400),
+        ("GET", "/nowhere", b"", 404),
+        ("POST", "/report", b"garbage", 400),
+        ("POST", "/report", report(3), 400),
+        ("POST", "/ready", b"{", 400),
+        ("POST", "/ready", b'{"rank": 1}', 200),
+    ],
+)
+def test_bad_requests_are_refused(tmp_path, method, path, body, status):
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            answer = await s.http.request(method, path, data=body)
+            assert answer.status == status
+
+    asyncio.run(play())
+
+
+def test_a_wrong_token_is_refused(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            headers = {"authorization": "Bearer wrong"}
+            answer = await s.http.get("/batch/0", headers=headers)
+            assert answer.status == 401
+
+    asyncio.run(play())
+
+
+def test_ranks_are_told_when_the_run_ends(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            s.controller.close()
+            assert (await s.http.get("/batch/0?rank=0")).status == 410
+
+    asyncio.run(play())

@@ -1,0 +1,81 @@
+"""The durable log: what is written is there after a kill, and statuses follow a group's life."""
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.task import Task
+
+
+def statuses(path) -> dict[str, tuple]:
+    with sqlite3.connect(path) as db:
+        rows = db.execute("SELECT group_id, status, cause, step FROM groups").fetchall()
+    db.close()
+    return {row[0]: row[1:] for row in rows}
+
+
+async def live_through(path, group) -> EpisodeLog:
+    log = EpisodeLog(path)
+    task = Task("t", 1)
+    groups = [group(name, [0]) for name in ("a", "b", "c")]
+    for index, member in enumerate(groups):
+        await log.add_group(task, index, member)
+    await log.add_group(task, 3, group("d", [0]), dropped="filtered")
+    await log.drop(groups[:1], "stale")
+    await log.lease(groups[1:], step=4)
+    return log
+
+
+def test_a_groups_life(tmp_path, group):
+    path = tmp_path / "episodes.db"
+
+    async def play() -> None:
+        log = await live_through(path, group)
+        assert statuses(path)["b"] == ("leased", "", 4)
+        await log.publish(5, 4, checkpoint="checkpoints/step-4")
+        log.close()
+
+    asyncio.run(play())
+    assert statuses(path) == {
+        "a": ("dropped", "stale", None),
+        "b": ("consumed", "", 4),
+        "c": ("consumed", "", 4),
+        "d": ("dropped", "filtered", None),
+    }
+
+
+def test_trajectories_come_back_as_they_went_in(tmp_path, group):
+    async def play() -> None:
+        log = await live_through(tmp_path / "episodes.db", group)
+        leased = log.trajectories(step=4)
+        assert [t.episode_id for t in leased] == ["b-0", "b-1", "c-0", "c-1"]
+        assert leased[0].rows[0].tokens.tolist() == [0, 1, 2, 3]
+        log.close()
+
+    asyncio.run(play())
+
+
+def test_what_was_logged_survives_a_kill(tmp_path):
+    program = textwrap.dedent(
+        """
+        import asyncio, os, signal, sys
+        from agentgym_rl.buffer import Group
+        from agentgym_rl.episode_log import EpisodeLog
+        from agentgym_rl.task import Task
+        from agentgym_rl.trajectory import Outcome, Trajectory
+        async def main():
+            log = EpisodeLog(sys.argv[1])
+            member = Trajectory("e", "g", "t", Outcome.COMPLETED, 1.0, [])
+            await log.add_group(Task("t", 1), 0, Group("g", "t", [member]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        asyncio.run(main())
+        """
+    )
+    path = tmp_path / "episodes.db"
+    done = subprocess.run([sys.executable, "-c", program, str(path)], timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert statuses(path) == {"g": ("waiting", "", None)}

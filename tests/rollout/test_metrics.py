@@ -1,0 +1,39 @@
+"""Numbers of a run."""
+
+import math
+
+import numpy as np
+
+from agentgym_rl.metrics import MetricsFile, Overlap, read_metrics
+from agentgym_rl.trajectory import Outcome, Trajectory
+
+
+def episode(row, times: list[float]) -> Trajectory:
+    made = row([0] * len(times))
+    made.times_s[-len(times) :] = np.array(times)
+    return Trajectory("e", "g", "t", Outcome.COMPLETED, 0.0, [made])
+
+
+def test_overlap_counts_tokens_inside_compute_phases(row):
+    overlap = Overlap()
+    overlap.add_intervals(
+        [("optimizer", 12.0, 13.0), ("proximal", 10.0, 11.0), ("weight_sync", 13.0, 20.0)]
+    )
+    share = overlap.add_episodes([episode(row, [9.0, 10.5, 11.5, 12.5, 15.0])])
+    assert share == overlap.share == 2 / 5
+
+
+def test_overlap_before_any_training_is_zero(row):
+    overlap = Overlap()
+    assert overlap.share == 0.0
+    assert overlap.add_episodes([episode(row, [1.0])]) == 0.0
+    assert math.isnan(overlap.add_episodes([]))
+
+
+def test_metrics_file_survives_a_cut_last_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path)
+    file.write(0, {"loss": 1.0, "overlap": math.nan})
+    file.close()
+    path.write_text(path.read_text() + '{"step": 1, "lo')
+    assert read_metrics(path) == [{"step": 0, "loss": 1.0, "overlap": None}]

@@ -1,0 +1,200 @@
+"""The configuration: near matches, overrides, round trips, explained errors, no dead keys."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym_rl import config as config_module
+from agentgym_rl.config import Config, MaskCorrection, Section, dump_toml, load_config
+from agentgym_rl.errors import ConfigError
+
+
+def refusal(overrides: dict | None = None, *, path: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        (tmp_path / "config.toml").write_text(text)
+        return tmp_path / "config.toml"
+
+    return write
+
+
+def test_defaults():
+    assert load_config() == Config()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("rolout", "rollout"),
+        ("rollout.max_stalenes", "rollout.max_staleness"),
+        ("trainer.lerning_rate", "trainer.learning_rate"),
+        ("algo.behavior_correction.hihg", "algo.behavior_correction.high"),
+        ("rollout.nothing_like_it_at_all_zzz", "allowed: groups_per_batch"),
+    ],
+)
+def test_an_unknown_key_suggests_the_near_match(wrong, right):
+    message = refusal({wrong: 1})
+    assert f"unknown key {wrong}" in message
+    assert right in message
+
+
+def test_an_unknown_key_of_a_file_is_refused_too(write):
+    assert "did you mean engine.max_num_seqs?" in refusal(path=write("[engine]\nmax_num_seq = 4\n"))
+
+
+def test_the_near_match_comes_from_the_named_correction():
+    message = refusal({"algo.behavior_correction": {"type": "clamp", "capp": 2}})
+    assert "did you mean algo.behavior_correction.cap?" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("rollout.max_staleness", "4", 4),
+        ("trainer.learning_rate", "1e-4", 1e-4),
+        ("trainer.betas", "[0.9, 0.95]", (0.9, 0.95)),
+        ("algo.naive", "true", True),
+        ("algo.baseline", "leave_one_out", "leave_one_out"),
+        ("algo.baseline", '"leave_one_out"', "leave_one_out"),
+        ("env.id", "own_env:OwnEnv", "own_env:OwnEnv"),
+        ("run", "2026", "2026"),
+        ("run", "2026-11-21", "2026-11-21"),
+        ("run", '"runs/x"', "runs/x"),
+        ("model.revision", "1234567", "1234567"),
+    ],
+)
+def test_an_override_is_a_toml_literal_or_plain_text(key, text, value):
+    found = load_config(overrides={key: text})
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_overrides_go_on_top_of_the_file(write):
+    path = write("steps = 7\n[rollout]\nmax_staleness = 1\ngroup_size = 4\n")
+    found = load_config(path, {"rollout.group_size": "2"})
+    assert (found.steps, found.rollout.max_staleness, found.rollout.group_size) == (7, 1, 2)
+
+
+def test_options_take_any_key():
+    found = load_config(overrides={"env.options.level": "2", "env.options.deep.er": "x"})
+    assert found.env.options == {"level": 2, "deep": {"er": "x"}}
+
+
+def test_one_bound_of_the_default_correction_can_be_set_alone():
+    found = load_config(overrides={"algo.behavior_correction.high": "3"})
+    assert found.algo.behavior_correction == MaskCorrection(high=3.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"steps": "0"}, ["steps", "greater than or equal to 1", "got 0"]),
+        ({"trainer.learning_rate": "fast"}, ["trainer.learning_rate", "number", "'fast'"]),
+        ({"engine.type": "magic"}, ["engine.type", "embedded", "'magic'"]),
+        ({"env": "math"}, ["env", "dictionary", "'math'"]),
+        ({"env": "math", "env.id": "x"}, ["env", "not a section"]),
+        ({"algo.behavior_correction.type": "maks"}, ["behavior_correction", "'maks'", "'mask'"]),
+    ],
+)
+def test_a_bad_value_is_explained(overrides, said):
+    message = refusal(overrides)
+    assert all(part in message for part in said), message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"rollout.max_staleness": 1, "rollout.lookahead": 2}, "lookahead 2 exceeds"),
+        ({"algo.baseline": "none"}, "use batch_std"),
+        ({"algo.behavior_correction.low": 6.0}, "low 6.0 is not below high 5.0"),
+    ],
+)
+def test_an_impossible_combination_is_refused(overrides, said):
+    assert said in refusal(overrides)
+
+
+@pytest.mark.parametrize("text", ["steps = ", "steps = 1\nsteps = 2", "\x00"])
+def test_a_broken_file_is_named(write, text):
+    assert "config.toml" in refusal(path=write(text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    assert "absent.toml" in refusal(path=tmp_path / "absent.toml")
+
+
+OPTIONS = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.-é \"'"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text("abc_.-é😀\x7f"), OPTIONS, max_size=4))
+def test_options_survive_the_written_file(tmp_path_factory, options):
+    path = tmp_path_factory.getbasetemp() / "written.toml"
+    config = load_config(overrides={"env.options": options})
+    path.write_text(dump_toml(config), encoding="utf-8")
+    assert load_config(path) == config
+
+
+def test_the_resolved_file_is_whole_and_gives_the_same_run(tmp_path):
+    config = load_config(
+        overrides={
+            "seed": "3",
+            "run": "runs/été",
+            "rollout.lookahead": "1",
+            "algo.behavior_correction": {"type": "clamp", "cap": 2.5},
+            "trainer.learning_rate": "1e-7",
+            "agent.options.max_turns": "3",
+        }
+    )
+    (tmp_path / "config.toml").write_text(dump_toml(config), encoding="utf-8")
+    assert load_config(tmp_path / "config.toml") == config
+
+
+def sections() -> Iterator[type[Section]]:
+    for found in vars(config_module).values():
+        if isinstance(found, type) and issubclass(found, Section) and found is not Section:
+            yield found
+
+
+def attributes_read(tree: ast.AST) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+
+
+def test_every_key_is_read():
+    """A key nobody reads is a promise nobody keeps: remove it, or read it."""
+    own = Path(config_module.__file__)
+    folders = [own.parent, *(own.parents[1] / name for name in ("envs", "agents", "sandboxes"))]
+    files = [f for folder in folders for f in folder.rglob("*.py") if f != own]
+    read = set().union(*(attributes_read(ast.parse(file.read_text())) for file in files))
+    for node in ast.walk(ast.parse(own.read_text())):  # a property read elsewhere reads for it
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and node.name in read:
+            read |= attributes_read(node)
+    unread = {
+        f"{section.__name__}.{name}"
+        for section in sections()
+        for name in section.model_fields
+        if name not in read
+    }
+    assert sorted(unread) == []

@@ -1,0 +1,196 @@
+"""The examples: short, runnable by hand, runnable by `arl train`; the TOML equals the defaults."""
+
+import ast
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from openai import AsyncOpenAI
+
+from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.env import Env
+from agentgym_rl.registry import make, make_agent, spec
+from agentgym_rl.task import Task
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+TASK = Task(id="t", seed=7)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def code_lines(file: Path) -> int:
+    """Lines of code: not blank, no comment, no docstring."""
+    tree = ast.parse(file.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return len(ast.unparse(tree).replace("\n\n", "\n").strip().splitlines())
+
+
+@pytest.mark.parametrize(("name", "limit"), [("own_env.py", 25), ("own_agent.py", 20)])
+def test_an_example_is_short(name, limit):
+    file = EXAMPLES / name
+    assert code_lines(file) <= limit
+    lines = file.read_text().split('"""', 2)[2].splitlines()
+    assert len([line for line in lines if line.strip()]) <= limit
+
+
+async def play(env: Env, replies: list[str]) -> list[tuple[float, bool]]:
+    await env.reset(options={"task": TASK})
+    steps = [await env.step({"role": "assistant", "content": text}) for text in replies]
+    await env.close()
+    return [(step.reward, step.terminated) for step in steps]
+
+
+def asked() -> str:
+    messages, _ = asyncio.run(make("own_env:Echo").reset(options={"task": TASK}))
+    return re.findall(r"\d+", messages[0]["content"])[0]
+
+
+def test_the_environment_scores():
+    env, number = make("own_env:Echo"), asked()
+    assert asyncio.run(play(env, [f"It is {number}"])) == [(1.0, True)]
+    assert asyncio.run(play(env, ["hm", number])) == [(0.0, False), (0.5, True)]
+    assert asyncio.run(play(env, ["", ""])) == [(0.0, False), (0.0, True)]
+
+
+def test_the_environment_is_seeded():
+    assert asked() == asked()
+    messages, _ = asyncio.run(make("own_env:Echo").reset(seed=TASK.seed))
+    assert asked() in messages[0]["content"]
+
+
+def test_the_environment_has_tasks():
+    assert spec("own_env:Echo").task_source("eval", seed=0)[0].split == "eval"
+
+
+def parrot(seen: list[dict]) -> web.Application:
+    """A real endpoint that answers nonsense first, then repeats the last message."""
+
+    async def complete(request: web.Request) -> web.Response:
+        seen.append(await request.json())
+        text = "hm" if len(seen) == 1 else seen[-1]["messages"][-1]["content"]
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m"}
+        return web.json_response(body | {"choices": [choice]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    return app
+
+
+async def run_agent(seen: list[dict], **options: int) -> Env:
+    env, agent = make("own_env:Echo"), make_agent("own_agent:Patient", **options)
+    runner = web.AppRunner(parrot(seen))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        async with AsyncOpenAI(base_url=url, api_key="x") as client:
+            await agent.run(env, client, model="policy", task=TASK)
+    finally:
+        await runner.cleanup()
+    return env
+
+
+def test_the_agent_plays():
+    seen: list[dict] = []
+    env = asyncio.run(run_agent(seen))
+    assert [len(request["messages"]) for request in seen] == [1, 3]
+    assert seen[0]["model"] == "policy"
+    assert vars(env)["tries"] == 2
+
+
+def test_the_agent_keeps_its_limit():
+    seen: list[dict] = []
+    asyncio.run(run_agent(seen, max_turns=1))
+    assert len(seen) == 1
+
+
+def keys(table: dict, prefix: str = "") -> set[str]:
+    found = set()
+    for key, value in table.items():
+        inner = keys(value, f"{prefix}{key}.") if isinstance(value, dict) else set()
+        found |= inner or {f"{prefix}{key}"}
+    return found
+
+
+def test_the_configuration_equals_the_defaults():
+    assert load_config(EXAMPLES / "math.toml") == Config()
+
+
+def test_the_configuration_is_whole():
+    """None has no TOML form: such keys stand in a comment, `# key = value`."""
+    text = (EXAMPLES / "math.toml").read_text()
+    named = tomllib.loads(re.sub(r"(?m)^# (\w+ = )", r"\1", text))
+    unset = {
+        f"{section}.{name}"
+        for section, model in Config()
+        if hasattr(model, "model_fields_set")
+        for name, value in model
+        if value is None
+    }
+    assert keys(named) == keys(tomllib.loads(dump_toml(Config()))) | unset
+
+
+def test_every_value_is_explained():
+    lines = (EXAMPLES / "math.toml").read_text().splitlines()
+    bare = [
+        line
+        for above, line in zip(["", *lines], lines, strict=False)
+        if re.match(r"(# )?\w+ = ", line)
+        and not re.search(r"\S  # \S", line)
+        and not re.match(r"# \w+ (?!=)", above)
+    ]
+    assert bare == []
+
+
+SMALL = {
+    "steps": 2,
+    "rollout.groups_per_batch": 2,
+    "rollout.group_size": 2,
+    "trainer.num_minibatches": 1,
+    "eval.num_tasks": 8,
+    "rollout.max_tokens": 16,
+}
+
+
+def train(tmp_path: Path, *argv: str) -> dict:
+    if not (ROOT / "agentgym_rl" / "cli.py").exists():
+        pytest.skip("agentgym_rl/cli.py does not exist yet")
+    arl = [sys.executable, "-c", "from agentgym_rl.cli import main; main()"]
+    small = [f"--{key}={value}" for key, value in SMALL.items()]
+    done = subprocess.run(
+        [*arl, "train", *argv, *small, "--json", "--run", str(tmp_path / "run")],
+        env=os.environ | {"PYTHONPATH": str(EXAMPLES)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
+    assert train(tmp_path, "--env", "own_env:Echo", "--agent", "own_agent:Patient")["steps"] == 2
+
+
+@pytest.mark.slow
+def test_train_from_the_configuration(tmp_path):
+    assert train(tmp_path, "--config", str(EXAMPLES / "math.toml"))["steps"] == 2
+    assert load_config(tmp_path / "run" / "config.toml").steps == 2

@@ -1,0 +1,254 @@
+"""One-way imports: a module imports only from lines below its own (docs/map.md walks the lines).
+
+Imports are read from the syntax tree, so lazy ones and those under TYPE_CHECKING count too.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
+LINES = [
+    "errors log process waiting asgi",
+    "config model",
+    "task trajectory batch",
+    "env agent sandbox engine",
+    "registry metrics",
+    "weights buffer algo",
+    "batching episode_log",
+    "gateway engines trainer cluster inspect",
+    "episode controller",
+    "rollout evaluate",
+    "run",
+    "cli",
+    "__main__",
+]
+SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
+"""Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
+
+FOR_PLUGINS = {"errors", "log", "config", "registry", *SIBLINGS}
+PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
+
+ALLOWED: Mapping[str, str] = {
+    "torch": "algo algo.* trainer trainer.* weights.files weights.publish engines.embedded*",
+    "vllm": "engines.vllm*",
+    "ray": "cluster.ray",
+}
+"""Which modules may import a heavy package, as patterns below agentgym_rl."""
+
+PULLS_TORCH = ("torch", "transformers", "safetensors.torch", "accelerate")
+
+FACADE = "agentgym_rl"
+LEVEL = {name: height for height, line in enumerate(LINES) for name in line.split()}
+
+
+def sources(root: Path) -> dict[str, Path]:
+    """Dotted module name -> file, for the package and the plugins in their plain folders."""
+    folders = [(root, FACADE), *((root / folder, name) for folder, name in PLUGINS.items())]
+    return {
+        ".".join(file.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): file
+        for base, package in folders
+        for file in sorted((base / package).rglob("*.py"))
+    }
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), filename=str(file))
+
+
+def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    base = parts[: len(parts) - node.level + is_package]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _named_in_string(node: ast.AST) -> str | None:
+    """`import_module("x.y")` and `__import__("x.y")`: the one argument when it is a literal."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__")
+            | ast.Attribute(attr="import_module" | "__import__"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return name
+    return None
+
+
+def imports(module: str, files: Mapping[str, Path]) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything `module` imports; names of ours are module names."""
+    is_package = files[module].name == "__init__.py"
+    for node in ast.walk(_tree(files[module])):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, is_package, node)
+            for alias in node.names:
+                yield node.lineno, _module_of(base, alias.name, files)
+        elif name := _named_in_string(node):
+            yield node.lineno, name
+
+
+def _module_of(base: str, name: str, files: Mapping[str, Path]) -> str:
+    if f"{base}.{name}" in files:
+        return f"{base}.{name}"
+    if base == FACADE:  # a public name: what counts is the module it comes from
+        return _homes(files[FACADE]).get(name, FACADE) if FACADE in files else FACADE
+    return f"{base}.{name}" if base == "safetensors" else base
+
+
+@cache
+def _homes(facade: Path) -> dict[str, str]:
+    return {
+        alias.name: f"{FACADE}.{node.module}"
+        for node in ast.walk(_tree(facade))
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    }
+
+
+def violations(root: Path) -> list[str]:
+    """Every broken rule, one sentence each, with file and line."""
+    files = sources(root)
+    found = [
+        f"agentgym_rl.{name} stands in no line: place it in LINES of tests/test_layers.py"
+        for name in sorted({m.split(".")[1] for m in files if m.startswith(f"{FACADE}.")})
+        if name not in LEVEL
+    ]
+    for module, file in files.items():
+        for line, target in imports(module, files):
+            if problem := _problem(module, target):
+                found.append(
+                    f"{file.relative_to(root)}:{line}: {module} imports {target}: {problem}"
+                )
+    return found + _cycle(files)
+
+
+def _problem(module: str, target: str) -> str:
+    ours, theirs = module.split("."), target.split(".")
+    heavy = "torch" if _under(target, PULLS_TORCH) else theirs[0]
+    if heavy in ALLOWED:
+        where = ".".join(ours[1:]) if ours[0] == FACADE else "a plugin"
+        fits = any(fnmatch(where, pattern) for pattern in ALLOWED[heavy].split())
+        return "" if fits else f"{heavy} only in {ALLOWED[heavy]}"
+    if theirs[0] in PLUGINS.values():
+        return "" if ours[0] == theirs[0] else "nothing imports plugins"
+    if theirs[0] != FACADE or len(theirs) == 1:
+        return ""
+    if ours[0] != FACADE:
+        return "" if theirs[1] in FOR_PLUGINS else "not one of the contracts, records or config"
+    if len(ours) == 1:  # the facade: names others, on first use
+        return ""
+    return _upward(ours[1], theirs[1])
+
+
+def _upward(room: str, other: str) -> str:
+    if room == other or room not in LEVEL or other not in LEVEL or LEVEL[other] < LEVEL[room]:
+        return ""
+    if LEVEL[other] == LEVEL[room]:
+        return "" if {room, other} <= SIBLINGS else "same line: run.py introduces them"
+    return "upward: only lines below may be imported"
+
+
+def _under(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _cycle(files: Mapping[str, Path]) -> list[str]:
+    graph = {
+        module: {t for _, t in imports(module, files) if t in files and t not in (module, FACADE)}
+        for module in files
+        if module != FACADE  # it only names others, on first use
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [f"import cycle: {' -> '.join(reversed(error.args[1]))}"]
+    return []
+
+
+def test_imports_go_one_way():
+    assert violations(ROOT) == []
+
+
+# --- the test itself: every rule must notice a planted violation
+
+CLEAN = {
+    "agentgym_rl/__init__.py": "if 0:\n    from .env import Env\n    from .run import go",
+    "agentgym_rl/errors.py": "",
+    "agentgym_rl/env.py": "from .errors import ArlError",
+    "agentgym_rl/run.py": "from . import __version__\nfrom .env import Env",
+    "agentgym_rl/gateway/__init__.py": "",
+    "agentgym_rl/gateway/app.py": "from . import sessions\nfrom ..env import Env",
+    "agentgym_rl/gateway/sessions.py": "",
+    "agentgym_rl/algo/__init__.py": "import torch",
+    "envs/arl_envs/__init__.py": "",
+    "envs/arl_envs/math.py": "from agentgym_rl import Env\nfrom . import words",
+    "envs/arl_envs/words.py": "from agentgym_rl.errors import EnvError",
+    "agents/arl_agents/react.py": "from agentgym_rl.env import Env",
+}
+
+PLANTED = {
+    "upward": ("agentgym_rl/env.py", "from .run import go", "upward"),
+    "absolute": ("agentgym_rl/env.py", "import agentgym_rl.run", "upward"),
+    "lazy": ("agentgym_rl/env.py", "def f():\n    from agentgym_rl import run", "upward"),
+    "type_checking": ("agentgym_rl/env.py", "if TYPE_CHECKING:\n    from .run import go", "upward"),
+    "by_string": ("agentgym_rl/env.py", "importlib.import_module('agentgym_rl.run')", "upward"),
+    "by_public_name": ("agentgym_rl/errors.py", "from agentgym_rl import Env", "upward"),
+    "same_line": ("agentgym_rl/engines/x.py", "from ..gateway.app import App", "same line"),
+    "cycle": ("agentgym_rl/gateway/sessions.py", "def f():\n    from .app import App", "cycle"),
+    "unknown": ("agentgym_rl/novel.py", "", "agentgym_rl.novel stands in no line: place it"),
+    "unknown_room": ("agentgym_rl/annex/x.py", "", "agentgym_rl.annex stands in no line"),
+    "plugin_imported": ("agentgym_rl/run.py", "import arl_envs.math", "nothing imports plugins"),
+    "plugin_by_plugin": ("agents/arl_agents/react.py", "import arl_envs", "nothing imports"),
+    "plugin_reaches_in": (
+        "envs/arl_envs/math.py",
+        "from agentgym_rl.gateway import app",
+        "not one of",
+    ),
+    "plugin_by_facade": ("envs/arl_envs/math.py", "from agentgym_rl import go", "not one of"),
+    "torch": ("agentgym_rl/gateway/app.py", "import torch.nn as nn", "torch only in"),
+    "transformers": ("agentgym_rl/run.py", "from transformers import AutoModel", "torch only in"),
+    "safetensors": (
+        "agentgym_rl/weights/folder.py",
+        "from safetensors import torch",
+        "torch only in",
+    ),
+    "torch_plugin": ("envs/arl_envs/math.py", "import torch", "torch only in"),
+    "vllm": ("agentgym_rl/engines/embedded.py", "from vllm import LLM", "vllm only in"),
+    "ray": ("agentgym_rl/cluster/local.py", "import ray", "ray only in"),
+}
+
+
+def _plant(root: Path, tree: Mapping[str, str]) -> Path:
+    for name, text in tree.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_a_clean_tree_passes(tmp_path):
+    assert violations(_plant(tmp_path, CLEAN)) == []
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+def test_a_planted_violation_is_found(tmp_path, planted):
+    file, text, complaint = planted
+    assert any(complaint in found for found in violations(_plant(tmp_path, CLEAN | {file: text})))
+
+
+def test_sources_are_really_read():
+    files = sources(ROOT)
+    assert {"agentgym_rl", "agentgym_rl.env", "arl_envs", "arl_agents", "arl_sandboxes"} <= set(
+        files
+    )
+    assert "agentgym_rl.config" in {target for _, target in imports("agentgym_rl.buffer", files)}

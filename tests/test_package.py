@@ -1,0 +1,159 @@
+"""The package as installed: light to import, whole in the wheel, its plugins found."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import agentgym_rl
+from agentgym_rl import registry
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "agentgym_rl"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HEAVY = ("torch", "transformers", "openai", "vllm", "ray", "matplotlib")
+START_LIMIT_S = 0.5
+
+POINTS = {
+    (group, name): value
+    for group, points in PYPROJECT["project"]["entry-points"].items()
+    for name, value in points.items()
+}
+
+TORCH_FREE = ["run", "rollout", "episode", "evaluate", "controller", "gateway", "weights.folder"]
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported_by(code: str) -> set[str]:
+    loaded = json.loads(run(f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"))
+    return {name.partition(".")[0] for name in loaded}
+
+
+def seconds(argv: list[str]) -> float:
+    """Best of three, interpreter start included: the machine may be busy."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(argv, check=True, capture_output=True)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def needs(file: str) -> None:
+    if not (PACKAGE / file).exists():
+        pytest.skip(f"agentgym_rl/{file} does not exist yet")
+
+
+def test_import_is_light():
+    assert imported_by("import agentgym_rl").isdisjoint(HEAVY)
+
+
+def test_import_is_fast():
+    assert seconds([sys.executable, "-c", "import agentgym_rl"]) < START_LIMIT_S
+
+
+HELP = "from agentgym_rl.cli import main; import sys; sys.argv = ['arl', '--help']"
+
+
+def test_help_is_light():
+    needs("cli.py")
+    code = f"import contextlib, io\n{HELP}\n"
+    code += (
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()"
+    )
+    assert imported_by(code).isdisjoint(HEAVY)
+
+
+def test_help_is_fast():
+    needs("cli.py")
+    assert seconds([sys.executable, "-c", f"{HELP}; main()"]) < START_LIMIT_S
+
+
+@pytest.mark.parametrize("module", TORCH_FREE)
+def test_the_rollout_side_is_torch_free(module):
+    path = module.replace(".", "/")
+    if not (PACKAGE / path).is_dir():
+        needs(f"{path}.py")
+    assert "torch" not in imported_by(f"import agentgym_rl.{module}")
+
+
+@pytest.mark.parametrize("name", agentgym_rl.__all__)
+def test_public_names_exist(name):
+    assert getattr(agentgym_rl, name) is not None
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = agentgym_rl.nonsense
+
+
+@pytest.mark.parametrize("folder", ["envs", "agents", "sandboxes"])
+def test_plugin_folders_are_plain(folder):
+    """A package called `agents` would shadow the one of the OpenAI Agents SDK."""
+    assert (ROOT / folder / f"arl_{folder}" / "__init__.py").exists()
+    assert not list((ROOT / folder).glob("*.py"))
+    assert folder not in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+@pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
+def test_entry_points_resolve(group, name):
+    kind: registry.Kind = "env" if group.endswith(".envs") else "agent"
+    found = registry.spec(POINTS[group, name], kind=kind)
+    assert found.id == name
+    found.load()
+
+
+@pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
+def test_entry_points_are_installed(group, name):
+    """When this fails alone, the install is older than pyproject.toml: install again."""
+    kind: registry.Kind = "env" if group.endswith(".envs") else "agent"
+    assert registry.spec(name, kind=kind).id == name
+
+
+def test_version_is_said_once():
+    assert agentgym_rl.__version__ == PYPROJECT["project"]["version"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> list[str]:
+    """The paths inside a freshly built wheel; needs no network."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling is not installed (`make test` installs it)")
+    folder = tmp_path_factory.mktemp("wheel")
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        return archive.namelist()
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_four_packages(wheel):
+    tops = {path.partition("/")[0] for path in wheel}
+    packages = {top for top in tops if not top.endswith(".dist-info")}
+    assert packages == {"agentgym_rl", "arl_envs", "arl_agents", "arl_sandboxes"}
+
+
+@pytest.mark.slow
+def test_the_wheel_is_whole(wheel):
+    sources = {str(p.relative_to(ROOT)) for p in PACKAGE.rglob("*.py")}
+    assert sources <= set(wheel)
+    assert any(path.endswith("/licenses/LICENSE") for path in wheel)
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_the_tiny_model(wheel):
+    needs("models/tiny")
+    files = {p.name for p in (PACKAGE / "models" / "tiny").iterdir() if p.is_file()}
+    assert {"config.json", "tokenizer.json", "model.safetensors"} <= files
+    assert {f"agentgym_rl/models/tiny/{name}" for name in files} <= set(wheel)

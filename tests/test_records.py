@@ -1,0 +1,177 @@
+"""Records on the wire: what is packed comes back; bytes that are not ours are a ValueError."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym_rl.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.task import SeededTasks, TaskSource
+from agentgym_rl.trajectory import Outcome, Row, Trajectory, pack_row, unpack_row
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NUMBERS = st.floats(allow_nan=False)
+ARRAYS = tuple(Row.__slots__)
+
+
+@st.composite
+def rows(draw):
+    length = draw(st.integers(0, 9))
+    seed = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sampled = seed.random(length) < 0.5
+    return Row(
+        tokens=seed.integers(0, 2**31, length, dtype=np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=-seed.random(length, dtype=np.float32),
+        policy_versions=np.where(sampled, seed.integers(0, 9, length), -1).astype(np.int32),
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
+        times_s=seed.random(length),
+    )
+
+
+TRAJECTORIES = st.builds(
+    Trajectory,
+    episode_id=TEXT,
+    group_id=TEXT,
+    task_id=TEXT,
+    outcome=st.sampled_from(Outcome),
+    reward=NUMBERS,
+    rows=st.lists(rows(), max_size=3),
+    num_turns=st.integers(0, 99),
+    metrics=st.dictionaries(TEXT, NUMBERS, max_size=3),
+    messages=st.lists(st.fixed_dictionaries({"role": TEXT, "content": TEXT}), max_size=3),
+    error=TEXT,
+)
+
+SHARDS = st.builds(
+    BatchShard,
+    step=st.integers(0, 2**40),
+    rewards=st.lists(NUMBERS, max_size=4),
+    group_ids=st.lists(TEXT, max_size=4),
+    num_trained_tokens=st.integers(0, 2**40),
+    num_episodes=st.integers(0, 2**20),
+    minibatches=st.lists(
+        st.lists(st.builds(BatchRow, row=rows(), episode=st.integers(0, 99)), max_size=2),
+        max_size=3,
+    ),
+)
+
+REPORTS = st.builds(
+    StepReport,
+    step=st.integers(0, 2**40),
+    version=st.integers(0, 2**40),
+    metrics=st.dictionaries(TEXT, NUMBERS, max_size=4),
+    intervals=st.lists(st.tuples(TEXT, NUMBERS, NUMBERS), max_size=3),
+    checkpoint=TEXT,
+)
+
+
+def plain(record):
+    """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
+    if isinstance(record, np.ndarray):
+        return record.dtype.str, record.tolist()
+    if isinstance(record, Row | BatchRow | BatchShard | StepReport | Trajectory):
+        return {name: plain(getattr(record, name)) for name in record.__slots__}
+    if isinstance(record, dict):
+        return {key: plain(value) for key, value in record.items()}
+    return [plain(item) for item in record] if isinstance(record, list | tuple) else record
+
+
+@given(rows())
+def test_a_row_comes_back(row):
+    assert plain(unpack_row(pack_row(row))) == plain(row)
+
+
+@given(TRAJECTORIES)
+def test_a_trajectory_comes_back(trajectory):
+    assert plain(Trajectory.unpack(trajectory.pack())) == plain(trajectory)
+
+
+@given(SHARDS)
+def test_a_shard_comes_back(shard):
+    assert plain(BatchShard.unpack(shard.pack())) == plain(shard)
+
+
+@given(REPORTS)
+def test_a_report_comes_back(report):
+    assert plain(StepReport.unpack(report.pack())) == plain(report)
+
+
+@given(TRAJECTORIES | SHARDS | REPORTS, st.data())
+def test_truncated_bytes_are_a_value_error(record, data):
+    packed = record.pack()
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(ValueError, match="bytes"):
+        type(record).unpack(packed[:cut])
+
+
+@pytest.mark.parametrize("kind", [Trajectory, BatchShard, StepReport])
+@given(noise=st.binary(max_size=40))
+def test_foreign_bytes_are_a_value_error(kind, noise):
+    with pytest.raises(ValueError, match="bytes"):
+        kind.unpack(noise)
+
+
+@pytest.mark.parametrize("kind", [Trajectory, BatchShard, StepReport])
+@pytest.mark.parametrize("data", [b"\x91" * 100_000, b"\xc1", b"\x80", b"\x81\xa4rows\xc0"])
+def test_hostile_bytes_are_a_value_error(kind, data):
+    with pytest.raises(ValueError, match="bytes"):
+        kind.unpack(data)
+
+
+@given(TRAJECTORIES, st.sampled_from(ARRAYS))
+def test_a_short_array_is_a_value_error(trajectory, name):
+    rows_ = [r for r in trajectory.rows if len(r)]
+    for row in rows_:
+        blocks = pack_row(row)
+        with pytest.raises(ValueError, match=r"Row|buffer"):
+            unpack_row(blocks | {name: blocks[name][:-1]})
+
+
+def one(**changes) -> Trajectory:
+    values = {"outcome": Outcome.COMPLETED, "reward": 1.0, "rows": []} | changes
+    return Trajectory(episode_id="e", group_id="g", task_id="t", **values)
+
+
+def test_lone_surrogates_are_replaced():
+    found = Trajectory.unpack(one(messages=[{"content": ["a\ud800b😀"]}], error="\udfff").pack())
+    assert (found.messages, found.error) == ([{"content": ["a\ufffdb😀"]}], "\ufffd")
+
+
+def test_numpy_scalars_are_numbers():
+    found = Trajectory.unpack(one(reward=np.float32(0.5), metrics={"n": np.int64(2)}).pack())
+    assert (found.reward, found.metrics) == (0.5, {"n": 2.0})
+
+
+def test_trained_versions_are_those_of_trained_tokens():
+    row = Row(
+        tokens=np.arange(4, dtype=np.int32),
+        loss_mask=np.array([False, True, True, False]),
+        behavior_logprobs=np.zeros(4, np.float32),
+        policy_versions=np.array([-1, 3, 2, 1], np.int32),
+        temperatures=np.ones(4, np.float32),
+        turn_ids=np.zeros(4, np.int32),
+        times_s=np.zeros(4),
+    )
+    found = one(rows=[row, row])
+    assert (found.trained_versions, found.num_trained, found.num_tokens) == ([2, 3], 4, 8)
+    assert one().trained_versions == []
+
+
+def test_only_completed_and_truncated_train():
+    assert [o for o in Outcome if o.trains] == [Outcome.COMPLETED, Outcome.TRUNCATED]
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_train_and_eval_seeds_never_meet(seed, index):
+    train, held_out = SeededTasks("train", seed=seed), SeededTasks("eval", seed=seed)
+    assert train[index].seed % 2 == 0
+    assert held_out[index].seed % 2 == 1
+    assert train[index] == SeededTasks("train", seed=seed)[index]
+
+
+def test_an_endless_source_has_no_length():
+    source: TaskSource = SeededTasks("train")
+    with pytest.raises(TypeError, match="infinite"):
+        len(source)

@@ -1,0 +1,221 @@
+"""Names: register, make, spec; versions; near matches; module:attr; plugins, broken ones too."""
+
+import sys
+from textwrap import dedent
+
+import pytest
+
+import agentgym_rl
+from agentgym_rl import registry
+from agentgym_rl.agent import Agent
+from agentgym_rl.env import Env, Step
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.registry import Spec
+
+
+class Echo(Env):
+    def __init__(self, *, level: int = 1) -> None:
+        self.level = level
+
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": "hi"}], {}
+
+    async def step(self, action):
+        return Step([], 1.0, True, False, {})
+
+
+class Idle(Agent):
+    async def run(self, env, client, *, model, task):
+        await env.reset()
+
+
+PLUGIN = """
+    from agentgym_rl.agent import Agent
+    from agentgym_rl.env import Env, Step
+    from agentgym_rl.registry import Spec
+
+    class Echo(Env):
+        def __init__(self, *, level=1):
+            self.level = level
+        async def reset(self, *, seed=None, options=None):
+            return [], {}
+        async def step(self, action):
+            return Step([], 1.0, True, False, {})
+
+    class Idle(Agent):
+        async def run(self, env, client, *, model, task): ...
+
+    SPEC = Spec(id="hard-v0", entry_point="good_plugin:Echo", kwargs={"level": 9})
+    AGENT_SPEC = Spec(id="idle-v0", kind="agent", entry_point="good_plugin:Idle")
+"""
+
+POINTS = """
+    [agentgym_rl.envs]
+    theirs/echo-v0 = good_plugin:Echo
+    theirs/hard-v0 = good_plugin:SPEC
+    missing-v0 = no_such_module_anywhere:SPEC
+    raises-v0 = bad_plugin:SPEC
+    exits-v0 = exiting_plugin:SPEC
+    agent-v0 = good_plugin:Idle
+    swapped-v0 = good_plugin:AGENT_SPEC
+    attr-v0 = good_plugin:nothing
+    [agentgym_rl.agents]
+    theirs/idle-v0 = good_plugin:Idle
+"""
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """Another package, as pip would install it: modules and a dist-info folder on sys.path."""
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(dedent(POINTS))
+    (tmp_path / "good_plugin.py").write_text(dedent(PLUGIN))
+    (tmp_path / "bad_plugin.py").write_text("raise RuntimeError('boom at import')")
+    (tmp_path / "exiting_plugin.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("good_plugin", None)
+
+
+def row(id: str, kind: registry.Kind = "env") -> registry.Listed:
+    return next(row for row in registry.listing(kind) if row.id == id)
+
+
+def register(id: str, **kwargs) -> Spec:
+    return registry.register(id, f"{__name__}:Echo", **kwargs)
+
+
+def test_register_and_make():
+    register("mine/echo-v0", kwargs={"level": 2})
+    assert agentgym_rl.make("mine/echo-v0").level == 2
+    assert agentgym_rl.make("mine/echo-v0", level=3).level == 3
+    assert agentgym_rl.spec("mine/echo-v0").kwargs == {"level": 2}
+
+
+def test_a_taken_id_is_an_error_unless_forced():
+    register("echo-v0")
+    with pytest.raises(ConfigError, match="registered already"):
+        register("echo-v0")
+    assert register("echo-v0", kwargs={"level": 5}, force=True).kwargs == {"level": 5}
+
+
+def test_an_env_and_an_agent_may_share_an_id():
+    register("echo-v0")
+    registry.register("echo-v0", f"{__name__}:Idle", kind="agent")
+    assert isinstance(registry.make_agent("echo"), Idle)
+    assert isinstance(registry.make("echo"), Echo)
+
+
+@pytest.mark.parametrize("id", ["", "9lives", "a b", "a/b/c", "x:y", "-v1"])
+def test_a_malformed_id_is_an_error(id):
+    with pytest.raises(ConfigError, match="bad id"):
+        register(id)
+
+
+@pytest.mark.parametrize("id", ["echo", "echo-v0", "my/echo-v12", "two-words-v1", "a.b_c"])
+def test_wellformed_ids(id):
+    assert register(id).id == id
+
+
+def test_without_a_version_the_latest_is_meant():
+    for version in (2, 10, 9):
+        register(f"echo-v{version}", kwargs={"level": version})
+    register("echo-more-v99")
+    assert registry.spec("echo").id == "echo-v10"
+    assert registry.spec("echo-v2").id == "echo-v2"
+
+
+def test_an_unversioned_id_comes_before_its_versions():
+    register("echo")
+    register("echo-v3")
+    assert registry.spec("echo").id == "echo"
+
+
+def test_an_unknown_id_names_the_near_match():
+    register("arithmetic-v0")
+    with pytest.raises(ConfigError, match=r"did you mean .*arithmetic-v0"):
+        registry.spec("arithmetik")
+    with pytest.raises(ConfigError, match=r"known: .*arithmetic-v0"):
+        registry.spec("zzzzzzzzzz")
+
+
+def test_module_attr_needs_no_registration():
+    assert isinstance(registry.make(f"{__name__}:Echo"), Echo)
+    assert registry.make(f"{__name__}:Echo", level=4).level == 4
+
+
+def test_module_attr_may_be_a_spec(plugins):
+    assert registry.make("good_plugin:SPEC").level == 9
+    with pytest.raises(ConfigError, match="is an env, not an agent"):
+        registry.make_agent("good_plugin:SPEC")
+
+
+@pytest.mark.parametrize(
+    "id", ["no_such_module_anywhere:X", "json:nothing", "json:", ":X", ".rel:X", "bad_plugin:X"]
+)
+def test_what_cannot_be_imported_is_a_config_error(plugins, id):
+    with pytest.raises(ConfigError, match="cannot import"):
+        registry.spec(id)
+
+
+@pytest.mark.parametrize("id", ["json:dumps", "json:JSONDecoder", f"{__name__}:Idle"])
+def test_what_is_no_env_is_a_config_error(id):
+    with pytest.raises(ConfigError, match=r"expected a subclass of agentgym_rl\.Env"):
+        registry.make(id)
+
+
+def test_a_wrong_option_is_a_config_error():
+    register("echo-v0")
+    with pytest.raises(ConfigError, match=r"echo-v0.*lvl"):
+        registry.make("echo", lvl=2)
+
+
+def test_a_spec_is_json():
+    made = register("echo-v0", kwargs={"level": 2}, description="says it again")
+    assert Spec.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_spec_gives_the_tasks_of_its_environment():
+    made = register("echo-v0")
+    assert made.task_source("eval", seed=1)[0].split == "eval"
+
+
+def test_plugins_are_found(plugins):
+    assert registry.make("theirs/echo").level == 1
+    assert registry.make("theirs/hard-v0").level == 9
+    assert isinstance(registry.make_agent("theirs/idle"), Agent)
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("missing-v0", "no_such_module_anywhere"),
+        ("raises-v0", "boom at import"),
+        ("exits-v0", "SystemExit"),
+        ("agent-v0", "expected a subclass of agentgym_rl.Env"),
+        ("swapped-v0", "is an agent, not an env"),
+        ("attr-v0", "nothing"),
+    ],
+)
+def test_a_broken_plugin_is_a_row_with_its_traceback(plugins, id, said):
+    assert row(id).spec is None
+    assert said in row(id).error
+    with pytest.raises(ConfigError, match="is broken"):
+        registry.spec(id)
+    assert row("theirs/echo-v0").spec is not None
+
+
+def test_a_registered_id_hides_a_plugin_of_that_name(plugins):
+    register("raises-v0")
+    assert row("raises-v0").spec is not None
+
+
+def test_plugins_are_not_read_at_import(plugins):
+    assert "good_plugin" not in sys.modules

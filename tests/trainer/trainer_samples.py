@@ -1,0 +1,122 @@
+"""Small random models and batches for the trainer's tests (imported by a child process too)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agentgym_rl.batch import BatchRow, BatchShard
+from agentgym_rl.trajectory import NOT_SAMPLED, Row
+
+VOCAB = 40
+
+
+def save_tiny_model(folder: Path, *, tied: bool = True) -> Path:
+    """A random Qwen3 of two layers, large enough in scale for its log-probs to differ."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        tie_word_embeddings=tied,
+        initializer_range=0.3,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def make_row(
+    rng: np.random.Generator, length: int, *, version: int = 0, temperature: float | None = None
+) -> Row:
+    """A row of two sampled turns; behavior log-probs are plausible, not the model's."""
+    sampled = np.zeros(length, np.bool_)
+    sampled[length // 4 : length // 2] = sampled[3 * length // 4 :] = True
+    heat = rng.choice([0.7, 1.0, 1.3]) if temperature is None else temperature
+    turns = np.where(np.arange(length) < 3 * length // 4, 0, 1)
+    return Row(
+        tokens=rng.integers(0, VOCAB, length).astype(np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.where(sampled, -rng.uniform(2, 5, length), 0).astype(np.float32),
+        policy_versions=np.where(sampled, version, NOT_SAMPLED).astype(np.int32),
+        temperatures=np.where(sampled, heat, 0).astype(np.float32),
+        turn_ids=np.where(sampled, turns, -1).astype(np.int32),
+        times_s=np.zeros(length),
+    )
+
+
+def with_behavior(row: Row, logprobs: np.ndarray) -> Row:
+    """The row with other behavior log-probs of its trained tokens."""
+    behavior = np.zeros(len(row), np.float32)
+    behavior[row.loss_mask] = logprobs
+    fields = {name: getattr(row, name) for name in Row.__slots__}
+    return Row(**{**fields, "behavior_logprobs": behavior})
+
+
+def plain_logprobs(model: torch.nn.Module, row: Row) -> torch.Tensor:
+    """[trained tokens] the unpacked, unsharded way: one row, all logits, plain transformers."""
+    tokens = torch.from_numpy(row.tokens.astype(np.int64))[None]
+    logits = model(tokens, use_cache=False).logits[0, :-1]
+    heat = torch.from_numpy(np.where(row.loss_mask, row.temperatures, 1).astype(np.float32))[1:]
+    logprobs = torch.log_softmax(logits / heat[:, None], -1)
+    chosen = logprobs.gather(1, tokens[0, 1:, None])[:, 0]
+    return chosen[torch.from_numpy(row.loss_mask)[1:]]
+
+
+def make_items(
+    num_groups: int = 4, group_size: int = 3, *, step: int = 0, seed: int = 0
+) -> tuple[list[BatchRow], list[float], list[str]]:
+    """Rows (some episodes have two), rewards and group ids of a batch; group 1 has no spread."""
+    rng = np.random.default_rng([seed, step])
+    items: list[BatchRow] = []
+    rewards: list[float] = []
+    groups: list[str] = []
+    for group in range(num_groups):
+        for _ in range(group_size):
+            episode = len(rewards)
+            for _ in range(1 + episode % 2):
+                length = int(rng.integers(8, 24))
+                items.append(BatchRow(make_row(rng, length, version=max(0, step - 1)), episode))
+            rewards.append(1.0 if group == 1 else float(rng.integers(0, 2)))
+            groups.append(f"g{group}")
+        if group != 1:
+            rewards[-1] = 1.0 - rewards[-2]
+    return items, rewards, groups
+
+
+def make_shards(
+    items: list[BatchRow],
+    rewards: list[float],
+    groups: list[str],
+    *,
+    step: int = 0,
+    num_minibatches: int = 2,
+    num_ranks: int = 1,
+) -> list[BatchShard]:
+    """Minibatch of an episode: its index modulo their number; rank: its group's."""
+    names = list(dict.fromkeys(groups))
+    parts: list[list[list[BatchRow]]] = [
+        [[] for _ in range(num_minibatches)] for _ in range(num_ranks)
+    ]
+    for item in items:
+        rank = names.index(groups[item.episode]) % num_ranks
+        parts[rank][item.episode % num_minibatches].append(item)
+    trained = [item for item in items if item.row.num_trained]
+    return [
+        BatchShard(
+            step=step,
+            rewards=rewards,
+            group_ids=groups,
+            num_trained_tokens=sum(item.row.num_trained for item in trained),
+            num_episodes=len({item.episode for item in trained}),
+            minibatches=minibatches,
+        )
+        for minibatches in parts
+    ]
