@@ -67,8 +67,7 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	$(PIP) -e .
 	@touch $@
 
-# hatchling is there for the test that builds a wheel without network.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(say) "installing the test tools"
-	$(PIP) -e '.[test]' hatchling
+	$(PIP) -e '.[test]'
 	@touch $@

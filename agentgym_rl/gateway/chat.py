@@ -28,6 +28,11 @@ _SENTINEL = "\ue000said\ue001"
 _BREAK = "\ue002break\ue003"
 """Put inside literal special tokens; the text is tokenised in pieces that end here."""
 _OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
+_EARLIER: Sequence[Mapping[str, Any]] = (
+    {"role": "user", "content": "Go on: h\u00e9llo"},
+    {"role": "assistant", "content": "Well."},
+    _OPENING,
+)
 
 
 class ChatFormat:
@@ -186,7 +191,7 @@ class ChatFormat:
 
     def _is_local(self, said: Mapping[str, Any], new: Sequence[Mapping[str, Any]]) -> bool:
         tools = _PROBE_TOOLS if said.get("tool_calls") else None
-        whole = self._render([{"role": "user", "content": "Go on: héllo"}, said, *new], tools)
+        whole = self._render([*_EARLIER, said, *new], tools)
         tail = self._suffix_text(said, new, tools, close=self._close)
         head = whole.removesuffix(tail)
         return (

@@ -78,6 +78,7 @@ class HermesParser(TextParser):
 
     def __init__(self) -> None:
         self._held = ""
+        self._gap = ""  # whitespace before the open block: content after all if it never closes
         self._inside = False
         self._called = False
 
@@ -90,7 +91,7 @@ class HermesParser(TextParser):
         return events
 
     def finish(self) -> list[Event]:
-        rest = _OPEN + self._held if self._inside else self._held
+        rest = self._gap + _OPEN + self._held if self._inside else self._held
         self._held, self._inside = "", False
         if self._called and not rest.strip():
             return []
@@ -107,8 +108,9 @@ class HermesParser(TextParser):
             self._held = self._held.lstrip()
         before, opened, rest = self._held.partition(_OPEN)
         if opened:
-            self._held, self._inside = rest, True
-            return before.rstrip()
+            shown = before.rstrip()
+            self._held, self._gap, self._inside = rest, before[len(shown) :], True
+            return shown
         certain = _certain(before)
         self._held = before[certain:]
         return before[:certain] or None

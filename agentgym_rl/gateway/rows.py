@@ -56,8 +56,9 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
         fed, sample = len(node.context.ids), node.sample
         sampled, train = len(sample.ids), sample.temperature > 0 and trains(node)
         tokens += node.context.ids + sample.ids
-        mask += [False] * fed + [train and _is_real(logprob) for logprob in sample.logprobs]
-        logprobs += [0.0] * fed + sample.logprobs
+        mask += [False] * fed + [train and _is_real(lp) for lp in sample.logprobs]
+        # a masked token's log-prob must not reach a ratio as inf or NaN
+        logprobs += [0.0] * fed + [lp if _is_real(lp) else 0.0 for lp in sample.logprobs]
         versions += [NOT_SAMPLED] * fed + sample.versions
         temperatures += [0.0] * fed + [sample.temperature] * sampled
         turns += [-1] * fed + [node.turn] * sampled

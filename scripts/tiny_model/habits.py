@@ -22,8 +22,8 @@ from arl_envs.math.problem import Problem
 RIGHT, GUESS, OPERATOR, DIGIT, EARLY = "right", "guess", "operator", "digit", "early"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}
 EVEN: Mapping[str, float] = dict.fromkeys((RIGHT, GUESS, OPERATOR, DIGIT, EARLY), 1.0)
-CAREFUL = {RIGHT: 0.62, GUESS: 0.14, OPERATOR: 0.08, DIGIT: 0.08, EARLY: 0.08}
-CARELESS = {RIGHT: 0.20, GUESS: 0.64, OPERATOR: 0.06, DIGIT: 0.05, EARLY: 0.05}
+CAREFUL = {RIGHT: 0.60, GUESS: 0.20, OPERATOR: 0.09, DIGIT: 0.03, EARLY: 0.08}
+CARELESS = {RIGHT: 0.19, GUESS: 0.67, OPERATOR: 0.06, DIGIT: 0.02, EARLY: 0.06}
 
 
 def usual_habits(problem: Problem) -> Mapping[str, float]:

@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
-from measure import measure
+from measure import measure_folder
 from network import new_network, save_bundle
 from tokenizer import build_tokenizer
 from warmup import WarmUp, warm_up
@@ -52,9 +52,9 @@ def main() -> None:
     save_bundle(network, tokenizer, options.out)
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"wrote {options.out} ({size:,} bytes)", flush=True)
-    for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)) if options.tasks else ():
-        score = measure(network, tokenizer, num_tasks=options.tasks, temperature=temperature)
-        print(f"{name}: reward {score.reward:.3f}, format {score.well_formed:.3f}", flush=True)
+    if options.tasks:
+        for line in measure_folder(options.out, num_tasks=options.tasks):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

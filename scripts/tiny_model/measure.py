@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,10 @@ def measure(
     seed: int = 0,
     batch_size: int = 256,
 ) -> Score:
-    """Play `num_tasks` held-out tasks of level 1; temperature 0 is greedy. Deterministic by `seed`."""
+    """Play `num_tasks` held-out tasks of level 1; temperature 0 is greedy.
+
+    Deterministic by `seed`, which picks both the tasks and the sampled tokens.
+    """
     torch.manual_seed(seed)
     tasks = MathEnv.task_source("eval", seed=seed)
     totals = [0.0, 0.0, 0.0]
@@ -131,6 +135,18 @@ def _sample(
     return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]
 
 
+def measure_folder(folder: Path, *, num_tasks: int, seed: int = 0) -> Iterator[str]:
+    """A line of figures, sampled and greedy, for a model folder; computes in float32."""
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):
+        score = measure(network, tokenizer, num_tasks=num_tasks, temperature=temperature, seed=seed)
+        yield (
+            f"{name:<12} reward {score.reward:.3f}  format {score.well_formed:.3f}  "
+            f"tool calls {score.tool_calls:.2f}  (n={num_tasks})"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
@@ -138,20 +154,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    network = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):
-        score = measure(
-            network,
-            tokenizer,
-            num_tasks=options.tasks,
-            temperature=temperature,
-            seed=options.seed,
-        )
-        print(
-            f"{name:<12} reward {score.reward:.3f}  format {score.well_formed:.3f}  "
-            f"tool calls {score.tool_calls:.2f}  (n={options.tasks})"
-        )
+    for line in measure_folder(options.model, num_tasks=options.tasks, seed=options.seed):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

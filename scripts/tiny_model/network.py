@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import torch
@@ -38,13 +39,10 @@ def new_network(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCau
 def save_bundle(
     network: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> None:
-    """Write a model folder: weights in bfloat16, configuration, tokenizer, chat template.
-
-    `network` itself is rounded to bfloat16, so measuring it measures what was saved.
-    """
+    """Write a model folder: weights in bfloat16, configuration, tokenizer, chat template."""
     folder.mkdir(parents=True, exist_ok=True)
-    network.bfloat16()
-    network.generation_config = GenerationConfig(
+    rounded = copy.deepcopy(network).bfloat16()  # rounding in place would also round the RoPE table
+    rounded.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
         top_k=0,
@@ -52,8 +50,7 @@ def save_bundle(
         eos_token_id=network.config.eos_token_id,
         pad_token_id=network.config.pad_token_id,
     )
-    network.save_pretrained(folder)
+    rounded.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors writes files only their owner can read
     save_tokenizer(tokenizer, folder)
-    network.float()

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 class WarmUp:
     """Lengths and rates of the warm-up."""
 
-    clean_steps: int = 400
+    clean_steps: int = 450
     mixed_steps: int = 400
     rows_per_step: int = 32
     tokens_per_row: int = 24

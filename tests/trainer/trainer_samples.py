@@ -52,12 +52,16 @@ def make_row(
     )
 
 
+def replaced(row: Row, **changes: np.ndarray) -> Row:
+    """The row with other arrays."""
+    return Row(**{**{name: getattr(row, name) for name in Row.__slots__}, **changes})
+
+
 def with_behavior(row: Row, logprobs: np.ndarray) -> Row:
     """The row with other behavior log-probs of its trained tokens."""
     behavior = np.zeros(len(row), np.float32)
     behavior[row.loss_mask] = logprobs
-    fields = {name: getattr(row, name) for name in Row.__slots__}
-    return Row(**{**fields, "behavior_logprobs": behavior})
+    return replaced(row, behavior_logprobs=behavior)
 
 
 def plain_logprobs(model: torch.nn.Module, row: Row) -> torch.Tensor:

@@ -23,7 +23,7 @@ class StopStrings:
         self._tail = ""
 
     def feed(self, token: int) -> str | None:
-        """The stop string that `token` completes, if any: the one that ends first, then as listed."""
+        """The stop string that `token` completes, if any; of several, the one that ends first."""
         text = self._stream.step(self._tokenizer, token)
         if not text:
             return None

@@ -1,0 +1,254 @@
+"""The engine protocol over ASGI. Routes, fields and defaults are vLLM's; see engines/wire.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+import agentgym_rl
+from agentgym_rl.asgi import BodyTooLarge, Receive, Scope, Send, read_body, reply
+from agentgym_rl.engines import wire
+from agentgym_rl.errors import EngineError, WeightsError
+from agentgym_rl.model import tokenizer_hash
+
+from .admission import Refused
+from .engine import EmbeddedEngine
+from .request import Request
+
+T = TypeVar("T")
+Query = Mapping[str, str]
+Handler = Callable[[Query, bytes], Awaitable[Any]]
+
+log = logging.getLogger(__name__)
+
+_MAX_BODY_BYTES = 16_000_000
+_encode = msgspec.json.Encoder().encode
+_decode_generate = msgspec.json.Decoder(wire.GenerateBody).decode
+
+
+class App:
+    """ASGI application of one engine."""
+
+    def __init__(self, engine: EmbeddedEngine, *, served_model_name: str) -> None:
+        self._engine = engine
+        self._name = served_model_name
+        self._tokenizer_hash = tokenizer_hash(engine.model_dir)
+        self._routes: dict[str, tuple[str, Handler]] = {
+            wire.ABORT_REQUESTS: ("POST", self._abort),
+            "/pause": ("POST", self._pause),
+            "/resume": ("POST", self._resume),
+            "/is_paused": ("GET", self._is_paused),
+            "/init_weight_transfer_engine": ("POST", self._init_transfer),
+            "/start_weight_update": ("POST", self._start_update),
+            "/update_weights": ("POST", self._update),
+            "/finish_weight_update": ("POST", self._finish_update),
+            "/weight_info": ("GET", self._weight_info),
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._metrics),
+            "/version": ("GET", self._version),
+            "/v1/models": ("GET", self._models),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            await self._dispatch(scope, receive, send)
+        except Refused as error:
+            await _fail(send, error)
+        except BodyTooLarge as error:
+            await _fail(send, Refused(str(error), status=413))
+        except ConnectionError as error:
+            log.debug("%s", error)
+        except WeightsError as error:
+            log.warning("weight update refused: %s", error)
+            await _fail(send, Refused(str(error), kind="WeightsError"))
+        except EngineError as error:
+            await _fail(send, Refused(str(error), status=500, kind="EngineError"))
+        except TimeoutError:
+            message = f"{scope['path']} did not finish in time"
+            await _fail(send, Refused(message, status=504, kind="TimeoutError"))
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        method, handler = self._routes.get(path, ("POST", None))
+        if handler is None and path != wire.GENERATE:
+            raise Refused(f"no route {path}", status=404, kind="NotFoundError")
+        if scope["method"] != method:
+            raise Refused(f"{path} takes {method}, not {scope['method']}", status=405)
+        body = await read_body(receive, limit_bytes=_MAX_BODY_BYTES)
+        if handler is None:
+            await self._generate(body, receive, send)
+            return
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        result = await handler(query, body)
+        if isinstance(result, str):
+            await reply(send, 200, result.encode(), content_type="text/plain; version=0.0.4")
+        else:
+            await reply(send, 200, _encode(result))
+
+    # Generation.
+
+    async def _generate(self, body: bytes, receive: Receive, send: Send) -> None:
+        request = self._engine.submit(_parsed(_decode_generate, body))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(self._abort_on_disconnect(receive, request))
+                respond = self._respond_stream if request.stream else self._respond
+                await respond(request, send)
+                watch.cancel()
+        finally:
+            self._engine.release(request)
+
+    async def _abort_on_disconnect(self, receive: Receive, request: Request) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._engine.release(request)
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        try:
+            async for _ in self._engine.parts(request):
+                pass
+        except Refused as error:
+            await _fail(send, error)
+            return
+        if request.error is not None:
+            await _fail(send, Refused(request.error, status=500, kind="EngineError"))
+            return
+        choice = _choice(request, 0, len(request.token_ids))
+        await reply(send, 200, _encode(wire.GenerateReply(request_id=request.id, choices=[choice])))
+
+    async def _respond_stream(self, request: Request, send: Send) -> None:
+        """Server-sent events; a failure after the headers is an event with `error`."""
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        failure: wire.ErrorDetail | None = None
+        try:
+            async for start, end in self._engine.parts(request):
+                if request.error is None:
+                    choice = _choice(request, start, end)
+                    await _event(send, wire.GenerateReply(request_id=request.id, choices=[choice]))
+        except Refused as error:
+            failure = error.detail
+        if request.error is not None:
+            failure = wire.ErrorDetail(message=request.error, type="EngineError", code=500)
+        if failure is not None:
+            await _event(send, wire.GenerateReply(request_id=request.id, error=failure))
+        await send({"type": "http.response.body", "body": b"data: " + wire.DONE + b"\n\n"})
+
+    async def _abort(self, query: Query, body: bytes) -> Any:
+        # vLLM knows a request by the id it was given behind a prefix of its own.
+        names = [
+            name.removeprefix("generate-tokens-")
+            for name in _json(body, wire.AbortBody).request_ids
+        ]
+        return {"aborted": await self._engine.abort(names)}
+
+    # Pausing and weights.
+
+    async def _pause(self, query: Query, body: bytes) -> Any:
+        mode = query.get("mode", "abort")
+        if mode != "keep":
+            raise Refused(
+                f"pause mode {mode!r} is not served by the embedded engine (without ?mode= it is "
+                "'abort'); allowed: keep, with clear_cache=true or false",
+                param="mode",
+            )
+        clear = query.get("clear_cache", "true").lower()
+        if clear not in ("true", "false"):
+            raise Refused(f"clear_cache {clear!r}; allowed: true, false", param="clear_cache")
+        await self._engine.pause(recompute=clear == "true")
+        return {"status": "paused"}
+
+    async def _resume(self, query: Query, body: bytes) -> Any:
+        await self._engine.resume()
+        return {"status": "resumed"}
+
+    async def _is_paused(self, query: Query, body: bytes) -> Any:
+        return {"is_paused": self._engine.loop.paused}
+
+    async def _init_transfer(self, query: Query, body: bytes) -> Any:
+        return {"status": "ok"}  # a file needs no rendezvous
+
+    async def _start_update(self, query: Query, body: bytes) -> Any:
+        self._engine.start_update()
+        return {"status": "ok"}
+
+    async def _update(self, query: Query, body: bytes) -> Any:
+        await self._engine.stage(Path(_json(body, wire.UpdateBody).update_info.path))
+        return {"status": "ok"}
+
+    async def _finish_update(self, query: Query, body: bytes) -> Any:
+        label = _json(body, wire.FinishBody).weight_version
+        await self._engine.finish_update(label)
+        return wire.WeightInfo(label)
+
+    async def _weight_info(self, query: Query, body: bytes) -> Any:
+        return wire.WeightInfo(self._engine.loop.weight_version)
+
+    # What one asks a server.
+
+    async def _health(self, query: Query, body: bytes) -> Any:
+        if not self._engine.loop.alive:
+            failure = self._engine.loop.failure
+            raise Refused(f"the engine decodes no more: {failure!r}", status=503)
+        return {"status": "ok"}
+
+    async def _metrics(self, query: Query, body: bytes) -> Any:
+        return self._engine.loop.counters.prometheus()
+
+    async def _version(self, query: Query, body: bytes) -> Any:
+        return {
+            "version": agentgym_rl.__version__,
+            "engine": "embedded",
+            "decoder": self._engine.model.decoder.name,
+            "tokenizer_hash": self._tokenizer_hash,
+        }
+
+    async def _models(self, query: Query, body: bytes) -> Any:
+        return wire.ModelList([wire.ModelCard(self._name, self._engine.model.max_model_len)])
+
+
+def _choice(request: Request, start: int, end: int) -> wire.Choice:
+    """Tokens [start, end); the last part of a request also says how it ended."""
+    last = request.done and end == len(request.token_ids)
+    token_ids = request.token_ids[start:end]
+    logprobs = None
+    if request.with_logprobs:
+        pairs = zip(token_ids, request.logprobs[start:end], strict=True)
+        logprobs = wire.Logprobs([wire.TokenLogprob(token, logprob) for token, logprob in pairs])
+    return wire.Choice(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=request.finish_reason if last else None,
+        stop_reason=request.stop_reason if last else None,
+        # As vLLM does, the last chunk of a stream repeats the spans of the whole output.
+        weight_versions=request.spans(0 if last else start, end),
+        decode_times=request.times_s[start:end],
+    )
+
+
+async def _event(send: Send, message: wire.GenerateReply) -> None:
+    body = b"data: " + _encode(message) + b"\n\n"
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _fail(send: Send, error: Refused) -> None:
+    await reply(send, error.status, _encode(wire.ErrorReply(error.detail)))
+
+
+def _json(body: bytes, kind: type[T]) -> T:
+    return _parsed(msgspec.json.Decoder(kind).decode, body)
+
+
+def _parsed(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"the body is not valid: {error}") from error

@@ -1,0 +1,202 @@
+"""The embedded engine, apart from HTTP: requests in flight, pausing, weight updates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from agentgym_rl.config import EngineConfig
+from agentgym_rl.engines import wire
+from agentgym_rl.weights.files import read_version
+
+from .admission import Admission, Refused
+from .decoder import Swap
+from .journal import Journal
+from .loop import DecodeLoop
+from .model import LoadedModel
+from .request import Request
+
+log = logging.getLogger(__name__)
+
+_COMMAND_TIMEOUT_S = 60.0
+"""Longest wait for the step in progress to end."""
+_STOP_TIMEOUT_S = 1.0
+
+
+class EmbeddedEngine:
+    """One event loop's handle on the decode thread. Use inside `running()`."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        model_dir: Path,
+        config: EngineConfig,
+        seed: int,
+        weight_version: str,
+        journal: Journal | None = None,
+    ) -> None:
+        self.model = model
+        self.model_dir = model_dir
+        self.died = asyncio.Event()
+        """Set once the decode thread has died; `loop.failure` says of what."""
+        self.loop = DecodeLoop(
+            model.decoder,
+            max_num_seqs=config.max_num_seqs,
+            weight_version=weight_version,
+            notify=self._notify,
+            journal=journal,
+        )
+        self._config = config
+        self._admission = Admission(
+            vocab_size=model.vocab_size,
+            max_model_len=model.max_model_len,
+            eos_ids=model.eos_ids,
+            seed=seed,
+            tokenizer_file=model_dir / "tokenizer.json",
+        )
+        self._in_flight: dict[str, Request] = {}
+        self._update: _Update | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The decode thread runs while the context is open; leaving fails what is in flight."""
+        self._event_loop = asyncio.get_running_loop()
+        self.loop.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.loop.stop, _STOP_TIMEOUT_S)
+
+    # Requests.
+
+    def submit(self, body: wire.GenerateBody) -> Request:
+        """Take a request; `parts` follows it and `release` must end it.
+
+        Raises:
+            Refused: a parameter is wrong, or the id is in flight already.
+            EngineError: the decode thread has died.
+        """
+        request_id = body.request_id or uuid.uuid4().hex
+        if request_id in self._in_flight:
+            raise Refused(f"request_id {request_id!r} is in flight already", param="request_id")
+        request = self._admission.request(body, request_id)
+        self.loop.submit(request)
+        self._in_flight[request_id] = request
+        return request
+
+    async def parts(self, request: Request) -> AsyncIterator[tuple[int, int]]:
+        """Index ranges [start, end) of new tokens, as they become visible; the last one may be
+        empty. Afterwards the request has a finish_reason or an error.
+
+        Raises:
+            Refused: with status 504, when `engine.request_timeout_s` has passed.
+        """
+        timeout_s = self._config.request_timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        start = 0
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await request.wakeup.wait()
+            except TimeoutError:
+                raise Refused(
+                    f"request {request.id} was not done after {timeout_s:g} s "
+                    "(engine.request_timeout_s), queueing and pauses included",
+                    status=504,
+                    kind="TimeoutError",
+                ) from None
+            request.wakeup.clear()
+            end, done = request.visible, request.done
+            if end > start or done:
+                yield start, end
+            if done:
+                return
+            start = end
+
+    def release(self, request: Request) -> None:
+        """Forget a request, aborting it if it is still being decoded."""
+        self._in_flight.pop(request.id, None)
+        if not request.done and self.loop.alive:
+            self.loop.between_steps(partial(self.loop.abort, request))
+
+    async def abort(self, request_ids: Sequence[str]) -> int:
+        """End requests early, each with what it has; returns how many were in flight."""
+        found = [self._in_flight[name] for name in request_ids if name in self._in_flight]
+        for request in found:
+            await self._between_steps(partial(self.loop.abort, request))
+        return len(found)
+
+    # Pausing and weights.
+
+    async def pause(self, *, recompute: bool) -> None:
+        """Return once decoding stands still between two steps."""
+        await self._between_steps(partial(self.loop.pause, recompute))
+
+    async def resume(self) -> None:
+        await self._between_steps(self.loop.resume)
+
+    def start_update(self) -> None:
+        """Begin a weight update; one that was left unfinished is dropped."""
+        self._update = _Update()
+
+    async def stage(self, path: Path) -> None:
+        """Read, check and prepare new weights while decoding goes on.
+
+        Raises:
+            WeightsError: the file is unreadable or does not fit; the update is over, and the
+                old weights serve on.
+            Refused: no update has been started, or another one was meanwhile.
+        """
+        update, self._update = self._update, None
+        if update is None:
+            raise Refused("no weight update is in progress; POST /start_weight_update first")
+        async with asyncio.timeout(self._config.start_timeout_s):
+            update.swap = await asyncio.to_thread(self._read, path)
+        if self._update is not None:
+            raise Refused(f"another weight update was started while {path} was being read")
+        self._update = update
+
+    async def finish_update(self, weight_version: str) -> None:
+        """Serve the staged weights as `weight_version` from the next decode step on."""
+        update, self._update = self._update, None
+        if update is None or update.swap is None:
+            raise Refused("no weights are staged; POST /start_weight_update, /update_weights first")
+        await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
+        log.info("serving policy version %s", weight_version)
+
+    def _read(self, path: Path) -> Swap:
+        decoder = self.model.decoder
+        tensors = self.model.layout.check(
+            read_version(path), device=decoder.device, source=str(path)
+        )
+        return decoder.stage(tensors)
+
+    async def _between_steps(self, action: Callable[[], None]) -> None:
+        async with asyncio.timeout(_COMMAND_TIMEOUT_S):
+            await asyncio.wrap_future(self.loop.between_steps(action))
+
+    def _notify(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
+        """From the decode thread: one wake-up of the event loop for all rows of a step."""
+        assert self._event_loop is not None
+        self._event_loop.call_soon_threadsafe(self._announce, progress)
+
+    def _announce(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
+        for request, visible, done in progress:
+            request.visible = visible
+            request.done = done
+            request.wakeup.set()
+        if self.loop.failure is not None:
+            self.died.set()
+
+
+class _Update:
+    """A weight update between its start and its finish."""
+
+    swap: Swap | None = None

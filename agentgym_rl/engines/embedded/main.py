@@ -1,0 +1,97 @@
+"""`arl engine --backend embedded`: load a model and serve it until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import uvloop
+
+from agentgym_rl.asgi import serving
+from agentgym_rl.config import EngineConfig
+from agentgym_rl.errors import EngineError
+
+from .app import App
+from .engine import EmbeddedEngine
+from .journal import Journal
+from .model import load_model
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 0.5
+"""After the decode thread died: time for open requests to get their 500, /health its 503."""
+
+
+def serve(
+    *,
+    model_dir: Path,
+    config: EngineConfig,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    seed: int = 0,
+    weight_version: str = "0.0",
+    journal: Path | None = None,
+    served_model_name: str = "",
+) -> None:
+    """Serve the model of `model_dir` over HTTP; returns after SIGTERM or SIGINT, within 2 s.
+
+    Once it accepts requests, one line "engine ready on http://host:port" goes to stdout.
+
+    Args:
+        port: 0 picks a free one.
+        seed: Of requests that bring no seed of their own; with it, the same `request_id` gets
+            the same random numbers.
+        weight_version: Label of the weights in `model_dir`.
+        journal: File to which every request is appended as a JSON line when it ends.
+        served_model_name: Shown by /v1/models (default: the folder's name).
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+        EngineError: the decode thread died; its own exception is the cause.
+    """
+    torch.set_num_threads(config.num_threads)
+    model = load_model(model_dir, config)
+    with contextlib.ExitStack() as stack:
+        book = stack.enter_context(Journal(journal)) if journal is not None else None
+        engine = EmbeddedEngine(
+            model,
+            model_dir=model_dir,
+            config=config,
+            seed=seed,
+            weight_version=weight_version,
+            journal=book,
+        )
+        run_engine(engine, host=host, port=port, served_model_name=served_model_name)
+
+
+def run_engine(
+    engine: EmbeddedEngine, *, host: str, port: int, served_model_name: str = ""
+) -> None:
+    """Serve a built engine; see `serve`."""
+    app = App(engine, served_model_name=served_model_name or engine.model_dir.name)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(engine, app, host, port))
+    if engine.loop.failure is not None:
+        raise EngineError("the decode thread died") from engine.loop.failure
+
+
+async def _serve(engine: EmbeddedEngine, app: App, host: str, port: int) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with serving(app, host=host, port=port) as url, engine.running():
+        sys.stdout.write(f"engine ready on {url}\n")
+        sys.stdout.flush()
+        log.info("engine ready on %s, %s decoder", url, engine.model.decoder.name)
+        async with asyncio.TaskGroup() as tasks:
+            waits = [tasks.create_task(event.wait()) for event in (stopped, engine.died)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        if engine.died.is_set():
+            await asyncio.sleep(_LAST_WORDS_S)

@@ -1,0 +1,56 @@
+"""OpenAI clients for agents that run in this process: one connection pool, one key each."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .sessions import Session
+
+if TYPE_CHECKING:  # the SDK takes half a second to import
+    from openai import AsyncOpenAI
+
+_GRACE_S = 5.0
+"""The gateway ends a late turn itself, and says so better; the client waits a little longer."""
+
+
+class AgentClients:
+    """Makes the client each agent is given; an async context manager that owns their connections.
+
+    Building a client with a pool of its own costs about 20 ms, sharing one 0.01 ms; the aiohttp
+    transport takes about 15 % less CPU a call than the SDK's default. Clients never retry: a
+    turn must not be sampled twice behind the agent's back.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._base: AsyncOpenAI | None = None
+
+    async def __aenter__(self) -> AgentClients:
+        import openai
+
+        self._base = openai.AsyncOpenAI(
+            base_url=self._base_url,
+            api_key="replaced-for-each-session",
+            max_retries=0,
+            # the gateway is this process: proxies of the environment have no part in it
+            http_client=openai.DefaultAioHttpClient(trust_env=False),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._base is not None:
+            await self._base.close()
+            self._base = None
+
+    def for_session(self, session: Session) -> AsyncOpenAI:
+        """A client whose key opens `session` and nothing else. Need not be closed."""
+        assert self._base is not None, "use AgentClients as an async context manager"
+        return self._base.with_options(
+            api_key=session.key, timeout=session.turn_timeout_s + _GRACE_S
+        )

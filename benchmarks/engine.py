@@ -1,0 +1,245 @@
+"""Embedded engine over HTTP against Hugging Face `generate`, 64 requests at once.
+
+Both sides get the same prompts of mixed lengths, sample at temperature 1 and produce the same
+number of tokens (end-of-sequence is ignored); only ours also reports a log-prob per token. The
+engine is a process of its own; each round runs one side, then the other, so that a busy machine
+slows both alike. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from agentgym_rl.engines import wire
+from agentgym_rl.model import BUNDLED
+
+CONCURRENCY = 64
+PROMPT_TOKENS = (16, 96)
+NEW_TOKENS = 128
+GOALS = {"fused": 1.5, "cached": 1.0}
+_ROUND_TIMEOUT_S = 300.0
+
+_SERVE = """
+import sys
+from pathlib import Path
+from agentgym_rl.config import EngineConfig
+from agentgym_rl.engines.embedded.main import serve
+serve(model_dir=Path(sys.argv[1]), config=EngineConfig(device="cpu", num_threads=int(sys.argv[2])))
+"""
+
+
+def run(*, rounds: int = 5, num_threads: int = 1) -> dict[str, Any]:
+    """Measure three models; `met` says whether every goal holds.
+
+    `rounds` timed ones follow one that is not; `num_threads` is given to both sides.
+    """
+    torch.set_num_threads(num_threads)
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
+    met = True
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+        for name, path, folder in _models(Path(scratch)):
+            ours, theirs = _measure(folder, rounds, num_threads)
+            ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+            ratios[name] = round(ratio, 2)
+            met = met and ratio >= GOALS[path]
+            rows += [
+                _row("agentgym-rl embedded, HTTP", name, path, ours),
+                _row("transformers generate", name, "static batch", theirs),
+            ]
+    return {
+        "name": "engine",
+        "hardware": f"{_cpu()}, {os.cpu_count()} cores, {num_threads} thread(s) a process",
+        "versions": {name: version(name) for name in ("agentgym-rl", "torch", "transformers")},
+        "rows": rows,
+        "ratios": ratios,
+        "goal": "tokens/s over HTTP at 64 requests: fused >= 1.5x, others >= 1x generate",
+        "met": met,
+    }
+
+
+def _models(scratch: Path) -> Iterator[tuple[str, str, Path]]:
+    """(name, decoder expected, folder): the bundled model and two random ones."""
+    yield "bundled tiny (Qwen3)", "fused", BUNDLED
+    torch.manual_seed(0)
+    llama = LlamaConfig(
+        vocab_size=1024,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    gpt2 = GPT2Config(
+        vocab_size=1024,
+        n_positions=512,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    for name, path, model in (
+        ("random Llama", "fused", LlamaForCausalLM(llama)),
+        ("random GPT-2", "cached", GPT2LMHeadModel(gpt2)),
+    ):
+        folder = scratch / name.replace(" ", "-")
+        model.save_pretrained(folder)
+        yield name, path, folder
+
+
+def _measure(folder: Path, rounds: int, num_threads: int) -> tuple[list[float], list[float]]:
+    """Tokens/s of (the embedded engine, `generate`), one pair a round."""
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    prompts = _prompts(model.config.vocab_size)
+    ours: list[float] = []
+    theirs: list[float] = []
+    with _server(folder, num_threads) as url:
+        for number in range(rounds + 1):
+            pair = (_rate(lambda: _over_http(url, prompts)), _rate(lambda: _hf(model, prompts)))
+            if number:  # the first round warms both up
+                ours.append(pair[0])
+                theirs.append(pair[1])
+    return ours, theirs
+
+
+def _prompts(vocab_size: int) -> list[list[int]]:
+    draw = random.Random(0)
+    low, high = PROMPT_TOKENS
+    return [
+        [draw.randrange(3, vocab_size) for _ in range(draw.randint(low, high))]
+        for _ in range(CONCURRENCY)
+    ]
+
+
+def _rate(play: Callable[[], int]) -> float:
+    """Sampled tokens per second of `play`, which returns how many it sampled."""
+    start = time.perf_counter()
+    tokens = play()
+    return tokens / (time.perf_counter() - start)
+
+
+def _over_http(url: str, prompts: list[list[int]]) -> int:
+    return asyncio.run(_all_requests(url, prompts))
+
+
+async def _all_requests(url: str, prompts: list[list[int]]) -> int:
+    import aiohttp
+    import msgspec
+
+    params = wire.SamplingBody(max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+    decode = msgspec.json.Decoder(wire.GenerateReply).decode
+
+    async def one(session: aiohttp.ClientSession, prompt: list[int]) -> int:
+        body = msgspec.json.encode(wire.GenerateBody(token_ids=prompt, sampling_params=params))
+        async with session.post(url + wire.GENERATE, data=body) as response:
+            choice = decode(await response.read()).choices[0]
+        assert choice.token_ids is not None
+        assert choice.logprobs is not None
+        assert len(choice.logprobs.content) == len(choice.token_ids) == NEW_TOKENS
+        return len(choice.token_ids)
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        asyncio.timeout(_ROUND_TIMEOUT_S),
+        aiohttp.ClientSession(connector=connector) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        jobs = [tasks.create_task(one(session, prompt)) for prompt in prompts]
+    return sum(job.result() for job in jobs)
+
+
+def _hf(model: Any, prompts: list[list[int]]) -> int:
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    with torch.inference_mode():
+        output = model.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=NEW_TOKENS,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    sampled = output.shape[1] - longest
+    assert sampled == NEW_TOKENS
+    return sampled * len(prompts)
+
+
+@contextlib.contextmanager
+def _server(folder: Path, num_threads: int) -> Iterator[str]:
+    """URL of an engine process that ends with the context."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SERVE, str(folder), str(num_threads)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if "ready on " not in line:
+            raise RuntimeError(f"the engine process ended with code {process.wait(10)}: {line!r}")
+        yield line.split("ready on ")[1].strip()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def _row(system: str, model: str, path: str, rates: list[float]) -> dict[str, Any]:
+    return {
+        "system": system,
+        "model": model,
+        "path": path,
+        "tokens_per_s": round(statistics.median(rates)),
+        "tokens_per_s_min": round(min(rates)),
+        "tokens_per_s_max": round(max(rates)),
+    }
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    import json
+
+    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

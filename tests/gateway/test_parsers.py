@@ -1,0 +1,112 @@
+"""Hermes tool calls: what is a call, what is content, and that streaming changes neither."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym_rl.gateway.parsers import HermesParser, TextParser, ToolCall, parse_call
+from agentgym_rl.gateway.stops import StopCutter
+
+
+def _parse(*pieces):
+    parser = HermesParser()
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    content = "".join(event for event in events if isinstance(event, str))
+    return content, [event for event in events if isinstance(event, ToolCall)]
+
+
+def _block(inside):
+    return f"<tool_call>\n{inside}\n</tool_call>"
+
+
+GOOD = '{"name": "f", "arguments": {"x":  1,"y": "é"}}'
+
+
+def test_arguments_are_the_models_own_text():
+    assert _parse(_block(GOOD)) == ("", [ToolCall("f", '{"x":  1,"y": "é"}')])
+    assert parse_call('{"arguments":{},"name":"g", "why": []}') == ToolCall("g", "{}")
+
+
+def test_every_closed_block_is_a_call_and_text_around_it_is_content():
+    content, calls = _parse(f"Let me see.\n{_block(GOOD)}\n{_block(GOOD)}\n")
+    assert content == "Let me see."
+    assert calls == [ToolCall("f", '{"x":  1,"y": "é"}')] * 2
+
+
+@pytest.mark.parametrize(
+    ("inside", "name"),
+    [
+        ('{"name": "f", "arguments": {"x": 1}', "f"),
+        ('{"name": "f", "arguments": "{}"}', "f"),
+        ('{"name": "f"}', "f"),
+        ('{"name": "f", "arguments": {"x": NaN}}', "f"),
+        ('{"arguments": {}}', ""),
+        ('{"name": 3, "arguments": {}}', ""),
+        ("f(1)", ""),
+        ("", ""),
+        ("[" * 5000, ""),
+    ],
+)
+def test_a_malformed_block_is_still_a_call_with_all_of_its_text(inside, name):
+    _, calls = _parse(_block(inside))
+    assert calls == [ToolCall(name, inside, malformed=True)]
+
+
+@pytest.mark.parametrize("text", ["a <tool_call> b", "<tool_call>", "x</tool_call>y", "a <tool_c "])
+def test_what_never_closes_is_content(text):
+    assert _parse(text) == (text, [])
+
+
+def test_text_that_may_begin_a_block_is_held_back_and_nothing_else():
+    parser = HermesParser()
+    assert parser.feed("The <to") == ["The"]
+    assert parser.feed("ol>") == [" <tool>"]
+    assert parser.feed(" x\n") == [" x"]
+    assert parser.feed("<tool_call>{") == []
+    assert parser.feed("}</tool_call>") == [ToolCall("", "{}", malformed=True)]
+    assert parser.feed("\n") == parser.finish() == []
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        ["<tool_call>", "</tool_call>", "<tool", "_call>", "\n", " ", "hi", GOOD, "{", "<"]
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=PIECES, cuts=st.lists(st.integers(1, 9), max_size=40))
+def test_streaming_changes_nothing(pieces, cuts):
+    text, streamed = "".join(pieces), []
+    rest = text
+    for cut in cuts:
+        streamed.append(rest[:cut])
+        rest = rest[cut:]
+    assert _parse(*streamed, rest) == _parse(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(arguments=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9)))
+def test_json_of_any_kind_survives(arguments):
+    text = json.dumps(arguments)
+    _, [call] = _parse(_block(f'{{"name": "f", "arguments": {text}}}'))
+    assert "</tool_call>" in text or call == ToolCall("f", text)
+
+
+def test_without_tools_everything_is_content():
+    parser = TextParser()
+    assert parser.feed(_block(GOOD)) + parser.finish() == [_block(GOOD)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text("abc", max_size=20), cut=st.integers(1, 5))
+def test_text_ends_before_the_first_stop_string(text, cut):
+    stops = ("bca", "cc")
+    cutter = StopCutter(stops)
+    pieces = [text[i : i + cut] for i in range(0, len(text), cut)]
+    shown = "".join(cutter.feed(piece, last=False) for piece in pieces) + cutter.feed("", last=True)
+    ends = [text.find(stop) for stop in stops if stop in text]
+    assert shown == text[: min(ends, default=len(text))]

@@ -1,0 +1,232 @@
+"""One training batch: what must not matter, and what must hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from trainer_samples import VOCAB, make_items, make_row, make_shards, replaced, with_behavior
+
+from agentgym_rl.algo.advantages import episode_advantages
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.batch import BatchRow, BatchShard
+from agentgym_rl.config import AlgoConfig, ClampCorrection, TrainerConfig
+from agentgym_rl.errors import TrainerError
+from agentgym_rl.trainer.optim import make_optimizer
+from agentgym_rl.trainer.phases import Phases
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.step import Stepper
+
+SPLITS = {
+    "one row a micro-batch": {"max_tokens_per_microbatch": 24},
+    "two or three micro-batches": {"max_tokens_per_microbatch": 80},
+    "all packed": {"max_tokens_per_microbatch": 4096},
+}
+
+
+def make_stepper(
+    model_dir, world, *, algo: AlgoConfig | None = None, dtype=torch.float64, **trainer
+) -> Stepper:
+    config = TrainerConfig(**{"learning_rate": 1e-3, "num_minibatches": 2, **trainer})
+    policy = Policy.load(model_dir, world, master_dtype=dtype)
+    optimizer = make_optimizer(policy.model.parameters(), config)
+    algo = algo or AlgoConfig(behavior_correction=ClampCorrection())
+    return Stepper(policy, optimizer, algo=algo, trainer=config, num_steps=4, seed=1)
+
+
+def weights_of(stepper: Stepper) -> torch.Tensor:
+    return torch.cat([t.flatten() for t in stepper.policy.full_state().values()]).clone()
+
+
+def gradient_of(stepper: Stepper, shard: BatchShard) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of a batch of one minibatch: what the optimizer was handed."""
+    seen: list[torch.Tensor] = []
+
+    def look(optimizer, args, kwargs) -> None:
+        grads = [p.grad.full_tensor() for p in stepper.policy.model.parameters()]
+        seen.append(torch.cat([g.flatten() for g in grads]).clone())
+
+    handle = stepper.optimizer.register_step_pre_hook(look)
+    metrics = stepper.train(shard, Phases())
+    handle.remove()
+    assert len(seen) == 1
+    return metrics["loss"], seen[0]
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_micro_batches_do_not_matter(tiny_model, world, aggregation):
+    algo = AlgoConfig(aggregation=aggregation, behavior_correction=ClampCorrection())
+    (shard,) = make_shards(*make_items(), num_minibatches=1)
+    found = [
+        gradient_of(make_stepper(tiny_model, world, algo=algo, max_grad_norm=1e9, **split), shard)
+        for split in SPLITS.values()
+    ]
+    for loss, gradient in found[1:]:
+        assert loss == pytest.approx(found[0][0], abs=1e-9)
+        torch.testing.assert_close(gradient, found[0][1], rtol=0, atol=1e-9)
+    assert found[0][1].abs().max() > 1e-4
+
+
+def test_the_gradient_is_that_of_the_formula(tiny_model, world):
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
+    stepper = make_stepper(tiny_model, world, max_grad_norm=1e9)
+    _, gradient = gradient_of(stepper, shard)
+    other = make_stepper(tiny_model, world).policy
+    loss = torch.zeros((), dtype=torch.float64)
+    advantages = episode_advantages(rewards, groups)
+    for item in items:
+        x = other.logprobs(pack_rows([item.row]))
+        b = torch.from_numpy(item.row.behavior_logprobs[item.row.loss_mask]).double()
+        w = (x.detach() - b).exp().clamp(max=5.0)
+        loss = loss - (w * advantages[item.episode] * (x - x.detach()).exp()).sum()
+    (loss / shard.num_trained_tokens).backward()
+    expected = [p.grad.full_tensor().flatten() for p in other.model.parameters()]
+    torch.testing.assert_close(gradient, torch.cat(expected), rtol=0, atol=1e-9)
+
+
+def test_learning_rate_zero_leaves_every_bit(tiny_model, world):
+    stepper = make_stepper(
+        tiny_model, world, dtype=torch.float32, learning_rate=0.0, epochs=2, weight_decay=0.1
+    )
+    before = weights_of(stepper)
+    for step in range(2):
+        metrics = stepper.train(make_shards(*make_items(step=step), step=step)[0], Phases())
+    assert torch.equal(weights_of(stepper), before)
+    assert metrics["grad_norm"] > 0
+    assert metrics["lr"] == 0
+
+
+def on_policy(stepper: Stepper, items: list[BatchRow]) -> list[BatchRow]:
+    with torch.no_grad():
+        return [
+            BatchRow(
+                with_behavior(it.row, stepper.policy.logprobs(pack_rows([it.row])).numpy()),
+                it.episode,
+            )
+            for it in items
+        ]
+
+
+def test_on_policy_the_ratio_is_one_and_naive_equals_decoupled(tiny_model, world):
+    items, rewards, groups = make_items()
+    steppers = [
+        make_stepper(tiny_model, world, algo=AlgoConfig(naive=naive)) for naive in (False, True)
+    ]
+    (shard,) = make_shards(on_policy(steppers[0], items), rewards, groups, num_minibatches=2)
+    results = [stepper.train(shard, Phases()) for stepper in steppers]
+    for name, value in {
+        "token_mult_prob_error": 1,
+        "sampling_importance_ratio": 1,
+        "max_abs": 0,
+    }.items():
+        assert results[0][f"mismatch/{name}"] == pytest.approx(value, abs=1e-6)
+    assert results[0]["policy/behavior_weight_mean"] == pytest.approx(1, abs=1e-6)
+    assert results[0]["loss"] == pytest.approx(results[1]["loss"], abs=1e-6)
+    torch.testing.assert_close(*map(weights_of, steppers), rtol=0, atol=1e-5)
+
+
+def test_minibatches_and_epochs_are_optimizer_steps_at_the_batchs_rate(tiny_model, world):
+    stepper = make_stepper(tiny_model, world, num_minibatches=3, epochs=2, schedule="linear")
+    rates: list[float] = []
+    stepper.optimizer.register_step_post_hook(
+        lambda optimizer, args, kwargs: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    for step in (0, 3):
+        (shard,) = make_shards(*make_items(step=step), step=step, num_minibatches=3)
+        stepper.train(shard, Phases())
+    assert rates == pytest.approx([1e-3] * 6 + [1e-4] * 6)
+
+
+def test_a_batch_without_signal_takes_no_step(tiny_model, world):
+    stepper = make_stepper(tiny_model, world)
+    items, rewards, groups = make_items()
+    before = weights_of(stepper)
+    metrics = stepper.train(make_shards(items, [1.0] * len(rewards), groups)[0], Phases())
+    assert torch.equal(weights_of(stepper), before)
+    assert (metrics["loss"], metrics["grad_norm"]) == (0, 0)
+    assert metrics["mismatch/token_mult_prob_error"] > 1
+
+
+def test_episodes_and_minibatches_may_be_empty(tiny_model, world):
+    row = make_row(np.random.default_rng(0), 9)
+    untrained = replaced(row, loss_mask=np.zeros(9, np.bool_))
+    items, rewards, groups = make_items()
+    (shard,) = make_shards([*items, BatchRow(untrained, 0)], rewards, groups, num_minibatches=40)
+    assert any(not part for part in shard.minibatches)
+    metrics = make_stepper(tiny_model, world).train(shard, Phases())
+    assert all(np.isfinite(value) for value in metrics.values())
+    empty = BatchShard(0, [], [], 0, 0, [[], []])
+    assert make_stepper(tiny_model, world).train(empty, Phases())["loss"] == 0
+
+
+def test_staleness_and_versions_are_told_apart(tiny_model, world):
+    items, rewards, groups = make_items(step=3)
+    versions = items[0].row.policy_versions
+    versions[np.flatnonzero(items[0].row.loss_mask)[-1]] = 3
+    metrics = make_stepper(tiny_model, world).train(
+        make_shards(items, rewards, groups, step=3)[0], Phases()
+    )
+    counts = {k: v for k, v in metrics.items() if k.startswith("mismatch/num_tokens/")}
+    second_turn = items[0].row.turn_ids[items[0].row.loss_mask] == 1
+    assert counts["mismatch/num_tokens/several_versions"] == second_turn.sum()
+    assert sum(counts.values()) == sum(item.row.num_trained for item in items)
+    assert set(counts) == {f"mismatch/num_tokens/{n}" for n in ("several_versions", "staleness_1")}
+
+
+def test_shuffled_advantages_change_the_update(tiny_model, world):
+    shards = make_shards(*make_items())
+    plain, control = (
+        make_stepper(tiny_model, world, algo=AlgoConfig(shuffle_advantages=shuffle))
+        for shuffle in (False, True)
+    )
+    plain.train(shards[0], Phases())
+    control.train(shards[0], Phases())
+    assert not torch.equal(weights_of(plain), weights_of(control))
+
+
+def test_phases_are_intervals_in_order(tiny_model, world):
+    phases = Phases()
+    make_stepper(tiny_model, world).train(make_shards(*make_items())[0], phases)
+    names = [name for name, _, _ in phases.intervals]
+    assert names == ["proximal", *["forward_backward", "optimizer"] * 2]
+    times = [t for _, start, end in phases.intervals for t in (start, end)]
+    assert times == sorted(times)
+    assert phases.seconds()["time/proximal"] > 0
+
+
+def bad_shards() -> dict[str, tuple[BatchShard, str]]:
+    items, rewards, groups = make_items(num_groups=2)
+    row = items[0].row
+    alien = replaced(row, tokens=np.full(len(row), VOCAB, np.int32))
+    greedy = replaced(row, temperatures=np.zeros(len(row), np.float32))
+    tuple_of = (rewards, groups)
+    return {
+        "token": (make_shards([BatchRow(alien, 0)], *tuple_of)[0], "the model has 0..39"),
+        "temperature": (make_shards([BatchRow(greedy, 0)], *tuple_of)[0], "temperature 0"),
+        "episode": (make_shards([BatchRow(row, 0)], *tuple_of)[0], "of episode 99"),
+        "reward": (make_shards(items, [float("nan")] * 6, groups)[0], "not finite"),
+        "long": (make_shards(items, *tuple_of)[0], "the budget is 16"),
+    }
+
+
+@pytest.mark.parametrize("name", ["token", "temperature", "episode", "reward", "long"])
+def test_bad_batches_are_refused_with_a_reason(tiny_model, world, name):
+    shard, reason = bad_shards()[name]
+    if name == "episode":
+        shard = BatchShard(0, [0.0], ["g"], 1, 1, [[BatchRow(shard.minibatches[0][0].row, 99)]])
+    budget = 16 if name == "long" else 4096
+    stepper = make_stepper(tiny_model, world, max_tokens_per_microbatch=budget)
+    with pytest.raises(TrainerError, match=reason):
+        stepper.train(shard, Phases())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights(tiny_model, world):
+    algo = AlgoConfig(scale="none", behavior_correction=ClampCorrection())
+    stepper = make_stepper(tiny_model, world, algo=algo, dtype=torch.float32)
+    before = weights_of(stepper)
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, [1e300 * reward for reward in rewards], groups)
+    with pytest.raises(TrainerError, match="gradient norm is"):
+        stepper.train(shard, Phases())
+    assert torch.equal(weights_of(stepper), before)

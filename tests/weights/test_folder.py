@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.folder import WeightsFolder, remove_dead
+
+HOLDER = """
+import sys
+from pathlib import Path
+from agentgym_rl.weights.folder import WeightsFolder
+with WeightsFolder(sys.argv[2], root=Path(sys.argv[1])) as folder:
+    (folder / "v1.safetensors").write_bytes(b"weights")
+    assert "torch" not in sys.modules
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(root: Path, run_id: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(root), run_id],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_the_folder_lives_as_long_as_the_run(tmp_path):
+    with WeightsFolder("mine", root=tmp_path) as folder:
+        assert folder == tmp_path / "arl-mine"
+        (folder / "v1.safetensors").touch()
+        (folder / "more").mkdir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_living_neighbour_is_left_alone_and_a_dead_one_removed(tmp_path):
+    living, killed = start_holder(tmp_path, "living"), start_holder(tmp_path, "killed")
+    killed.kill()
+    killed.communicate(timeout=10)
+    with WeightsFolder("mine", root=tmp_path):
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["arl-living", "arl-mine"]
+        assert (tmp_path / "arl-living" / "v1.safetensors").read_bytes() == b"weights"
+    living.communicate(timeout=10)
+    assert living.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_id_in_use_is_refused(tmp_path):
+    with WeightsFolder("twin", root=tmp_path) as folder:
+        (folder / "v1.safetensors").touch()
+        with pytest.raises(WeightsError, match="a living run has this id"):
+            WeightsFolder("twin", root=tmp_path).__enter__()
+        assert sorted(p.name for p in folder.iterdir()) == ["lock", "v1.safetensors"]
+        assert [p.name for p in tmp_path.iterdir()] == ["arl-twin"]
+
+
+def test_a_dead_runs_id_may_be_used_again(tmp_path):
+    killed = start_holder(tmp_path, "again")
+    killed.kill()
+    killed.communicate(timeout=10)
+    with WeightsFolder("again", root=tmp_path) as folder:
+        assert [p.name for p in folder.iterdir()] == ["lock"]
+
+
+def test_what_is_not_ours_stays(tmp_path):
+    (tmp_path / "arl-notes").mkdir()
+    (tmp_path / "arl-notes" / "text").touch()
+    (tmp_path / "arl-file").touch()
+    (tmp_path / "target").mkdir()
+    (tmp_path / "arl-link").symlink_to(tmp_path / "target")
+    assert remove_dead(tmp_path) == []
+    assert (tmp_path / "arl-notes" / "text").exists()
+    assert (tmp_path / "arl-link").is_symlink()
+
+
+def test_scarce_shared_memory_falls_back_with_a_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with (
+        caplog.at_level(logging.WARNING),
+        WeightsFolder(f"huge-{os.getpid()}", need_bytes=1 << 60) as folder,
+    ):
+        assert folder.parent == tmp_path
+    assert "weights need" in caplog.text
+
+
+@pytest.mark.parametrize("run_id", ["", "a/b", "..", "a b", "x" * 300])
+def test_an_id_must_be_a_plain_name(run_id):
+    with pytest.raises(ValueError, match="plain name"):
+        WeightsFolder(run_id)
+
+
+def test_the_body_may_fail(tmp_path):
+    with pytest.raises(KeyError), WeightsFolder("mine", root=tmp_path):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
