@@ -19,10 +19,10 @@ import msgspec
 from agentgym_rl.asgi import BodyTooLarge, Receive, Scope, Send, header, read_body, reply
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Engine
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
-from .errors import ApiError, engine_failed, session_closed, turn_timed_out
+from .errors import ApiError, bad_request, engine_failed, session_closed, turn_timed_out
 from .replies import Reply
 from .requests import parse_request
 from .sessions import Session, SessionTable
@@ -140,6 +140,10 @@ def _blame(session: Session) -> Iterator[None]:
     except ApiError as error:
         session.counters["overflows"] += error.code == "context_length_exceeded"
         raise
+    except ContextLengthError as error:  # the engine's own limit is the tighter one
+        session.counters["overflows"] += 1
+        code = "context_length_exceeded"
+        raise bad_request(str(error), param="messages", code=code) from error
     except EngineError as error:
         session.fail(str(error))
         raise engine_failed(str(error)) from error

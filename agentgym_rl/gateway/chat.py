@@ -88,7 +88,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self._encode(self._render(messages, tools))
+        return self.encode(self.render(messages, tools))
 
     def suffix(
         self,
@@ -105,30 +105,32 @@ class ChatFormat:
         """
         if self.close_id is None:
             raise ValueError("this chat template does not close assistant turns")
-        return self._encode(self._suffix_text(reply, messages, tools, close=self._close))
+        return self.encode(self._suffix_text(reply, messages, tools, close=self._close))
 
     def text(self, ids: Sequence[int]) -> str:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    def token_count(self) -> int:
-        """Size of the vocabulary, added tokens included."""
-        return self._tokenizer.get_vocab_size()
+    def encode(self, text: str) -> list[int]:
+        """Text as the template writes it, special tokens included, to ids."""
+        if _BREAK not in text:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return [id for part in text.split(_BREAK) for id in self.encode(part)]
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> str:
+        """What `prompt` encodes; literal special tokens of others carry a mark inside.
+
+        Raises:
+            ValueError: the template refuses these messages.
+        """
+        return self._template.render([self._plain(message) for message in messages], tools)
 
     @property
     def _close(self) -> str:
         assert self.close_id is not None
         return self._tokenizer.id_to_token(self.close_id) or ""
-
-    def _encode(self, text: str) -> list[int]:
-        if _BREAK not in text:
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
-        return [id for part in text.split(_BREAK) for id in self._encode(part)]
-
-    def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-    ) -> str:
-        return self._template.render([self._plain(message) for message in messages], tools)
 
     def _plain(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A message as templates want it: string content, parsed arguments, nothing forged."""
@@ -152,8 +154,8 @@ class ChatFormat:
     ) -> str:
         said: dict[str, Any] = {"role": "assistant", "content": _SENTINEL}
         if reply.get("tool_calls"):
-            said["tool_calls"] = [_emptied(call) for call in reply["tool_calls"]]
-        rendered = self._render([_OPENING, said, *messages], tools)
+            said["tool_calls"] = [_emptied(call, close) for call in reply["tool_calls"]]
+        rendered = self.render([_OPENING, said, *messages], tools)
         _, found, after = rendered.partition(_SENTINEL)
         _, closed, rest = after.partition(close)
         if not (found and closed):
@@ -178,26 +180,37 @@ class ChatFormat:
         except ValueError:
             return None
         after = rendered.partition(_SENTINEL)[2]
-        first = next(iter(self._encode(after)), None)
+        first = next(iter(self.encode(after)), None)
         return first if first in added else None
 
     def _probe_suffix(self) -> bool:
-        """Whether a continuation rendered alone equals the tail of the whole conversation."""
-        try:
-            return all(self._is_local(said, new) for said, new in _probes())
-        except ValueError as error:
-            _log.debug("template probe: %s", error)
-            return False
+        """Whether a continuation rendered alone equals the tail of the whole conversation.
 
-    def _is_local(self, said: Mapping[str, Any], new: Sequence[Mapping[str, Any]]) -> bool:
+        Conversations the template refuses (tools, for one without) prove nothing; the plain one
+        must work.
+        """
+        plain, *others = _probes()
+        return self._is_local(*plain, refused=False) and all(
+            self._is_local(said, new, refused=True) for said, new in others
+        )
+
+    def _is_local(
+        self, said: Mapping[str, Any], new: Sequence[Mapping[str, Any]], *, refused: bool
+    ) -> bool:
         tools = _PROBE_TOOLS if said.get("tool_calls") else None
-        whole = self._render([*_EARLIER, said, *new], tools)
-        tail = self._suffix_text(said, new, tools, close=self._close)
+        try:
+            whole = self.render([*_EARLIER, said, *new], tools)
+        except ValueError:
+            return refused
+        try:
+            tail = self._suffix_text(said, new, tools, close=self._close)
+        except ValueError:
+            return False
         head = whole.removesuffix(tail)
         return (
             head != whole
             and head.endswith(self._close)
-            and self._encode(head) + self._encode(tail) == self._encode(whole)
+            and self.encode(head) + self.encode(tail) == self.encode(whole)
         )
 
 
@@ -259,8 +272,8 @@ def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**call, "function": function}
 
 
-def _emptied(call: Mapping[str, Any]) -> dict[str, Any]:
-    name = call["function"]["name"]
+def _emptied(call: Mapping[str, Any], close: str) -> dict[str, Any]:
+    name = call["function"]["name"].replace(close, "")  # models name functions as they like
     return {"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 

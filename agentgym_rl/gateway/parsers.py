@@ -80,7 +80,7 @@ class HermesParser(TextParser):
         self._held = ""
         self._gap = ""  # whitespace before the open block: content after all if it never closes
         self._inside = False
-        self._called = False
+        self._after = False  # nothing but whitespace since the last block
 
     def feed(self, text: str) -> list[Event]:
         self._held += text
@@ -93,26 +93,26 @@ class HermesParser(TextParser):
     def finish(self) -> list[Event]:
         rest = self._gap + _OPEN + self._held if self._inside else self._held
         self._held, self._inside = "", False
-        if self._called and not rest.strip():
-            return []
-        return [rest] if rest else []
+        return [] if self._after and not rest.strip() else [rest] if rest else []
 
     def _next(self) -> Event | None:
         if self._inside:
             block, closed, rest = self._held.partition(_CLOSE)
             if not closed:
                 return None
-            self._held, self._inside, self._called = rest, False, True
+            self._held, self._inside, self._after = rest, False, True
             return parse_call(block)
-        if self._called:
+        if self._after:
             self._held = self._held.lstrip()
         before, opened, rest = self._held.partition(_OPEN)
         if opened:
             shown = before.rstrip()
+            self._after = False
             self._held, self._gap, self._inside = rest, before[len(shown) :], True
             return shown
         certain = _certain(before)
         self._held = before[certain:]
+        self._after = self._after and not certain
         return before[:certain] or None
 
 

@@ -29,11 +29,11 @@ async def prepare_context(
     if context is None:
         base = _base(place, chat)
         ids = await _new_tokens(place, base, chat, request)
-        context = Context(base=base, ids=ids, anchor=place.anchor, cause=None)
+        context = tree.extend(place, ids, base=base)
     prompt = context.path()
     if len(prompt) >= max_model_len:
         raise context_overflow(max_model_len, len(prompt))
-    return place.known or tree.extend(place, context.ids, base=context.base), prompt
+    return context, prompt
 
 
 def _base(place: Place, chat: ChatFormat) -> Sampled | None:

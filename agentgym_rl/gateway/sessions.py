@@ -21,23 +21,23 @@ from .tree import Context, Sample, Tree
 _REMEMBERED = 100_000
 """Closed sessions that still answer 410; older ones answer 401."""
 
-COUNTERS = (
-    "forks",
-    "forks_sibling",
-    "forks_history_edit",
-    "forks_args_edit",
-    "forks_new_root",
-    "forks_template",
-    "tool_calls",
-    "malformed_calls",
-    "length_turns",
-    "greedy_turns",
-    "undelivered_turns",
-    "overflows",
-    "sampled_tokens",
-    "trained_tokens",
-)
-"""What a session counts; `docs/metrics.md` says what each means."""
+COUNTERS: Mapping[str, str] = {
+    "forks": "turns that do not continue the path before them (each makes a row of its own)",
+    "forks_sibling": "of these: the same messages were asked again",
+    "forks_history_edit": "an earlier message was rewritten",
+    "forks_args_edit": "a sampled tool call was rewritten",
+    "forks_new_root": "other tools, or another conversation",
+    "forks_template": "the chat template has no local turns",
+    "tool_calls": "calls handed to the client",
+    "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
+    "length_turns": "turns cut by max_tokens or the context length",
+    "greedy_turns": "turns sampled at temperature 0, which do not train",
+    "undelivered_turns": "turns aborted because the client left or the session was closed",
+    "overflows": "requests refused because the prompt left no room to sample",
+    "sampled_tokens": "tokens of answered turns",
+    "trained_tokens": "of these: with loss_mask True",
+}
+"""What a session counts, all of them always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,8 @@ class Session:
         self.closed = True
         now = asyncio.get_running_loop().time() if self._in_flight else 0.0
         for deadline in self._in_flight:
-            deadline.reschedule(now)
+            if not deadline.expired():
+                deadline.reschedule(now)
 
     def fail(self, error: str) -> None:
         """Mark the episode as failed by the infrastructure; the first error stays."""

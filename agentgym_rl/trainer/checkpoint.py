@@ -72,7 +72,7 @@ def save_checkpoint(
             shutil.rmtree(beside, ignore_errors=True)  # of a run killed while it wrote
             beside.mkdir(parents=True)
         world.barrier()
-        save(_state(policy, optimizer), checkpoint_id=beside, no_dist=world.size == 1)
+        save(_state(policy, optimizer), checkpoint_id=beside)
         if world.rank == 0:
             manifest = Manifest(step, step, config_hash, world.size, _versions())
             _write_durably(beside / _MANIFEST, json.dumps(asdict(manifest), indent=2))
@@ -93,7 +93,7 @@ def load_checkpoint(path: Path, policy: Policy, optimizer: torch.optim.Optimizer
     manifest = read_manifest(path)
     state = _state(policy, optimizer)
     try:
-        load(state, checkpoint_id=path, no_dist=policy.world.size == 1)
+        load(state, checkpoint_id=path)
         set_state_dict(
             policy.model,
             optimizer,

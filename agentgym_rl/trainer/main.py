@@ -57,36 +57,38 @@ def run(
     """
     torch.set_num_threads(config.trainer.num_threads)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
-    # Ranks wait for each other while rank 0 publishes and others already wait for the batch.
-    timeout_s = config.trainer.batch_timeout_s + config.weights.update_timeout_s + 60.0
+    versions = _versions_out(config, weights_dir, run_dir, engine_urls, incarnation)
+    meeting = join_world(
+        rank=rank,
+        size=world_size,
+        rendezvous=rendezvous,
+        device=config.trainer.device,
+        # Ranks wait in collectives while rank 0 publishes.
+        timeout_s=config.trainer.batch_timeout_s + config.weights.update_timeout_s,
+    )
     try:
-        with (
-            _sigterm_raises(),
-            join_world(
-                rank=rank,
-                size=world_size,
-                rendezvous=rendezvous,
-                device=config.trainer.device,
-                timeout_s=timeout_s,
-            ) as world,
-        ):
-            versions = VersionsOut(
-                config.weights,
-                weights_dir,
-                Publisher(
-                    engine_urls,
-                    interrupt=config.rollout.interrupt,
-                    timeout_s=config.weights.update_timeout_s,
-                    incarnation=incarnation,
-                ),
-                keep_dir=run_dir / "weights" if config.weights.keep_in_run else None,
-                incarnation=incarnation,
-            )
+        with _sigterm_raises(), meeting as world:
             _Trainer(config, world, client, versions, model_dir, run_dir).run()
-    except RunEnding:
-        _log.info("trainer rank %d: the run is ending", rank)
-    except _Terminated:
-        _log.info("trainer rank %d: terminated", rank)
+    except (RunEnding, _Terminated) as end:
+        _log.info("trainer rank %d ends before its last step: %s", rank, end)
+
+
+def _versions_out(
+    config: Config, weights_dir: Path, run_dir: Path, engine_urls: Sequence[str], incarnation: int
+) -> VersionsOut:
+    publisher = Publisher(
+        engine_urls,
+        interrupt=config.rollout.interrupt,
+        timeout_s=config.weights.update_timeout_s,
+        incarnation=incarnation,
+    )
+    return VersionsOut(
+        config.weights,
+        weights_dir,
+        publisher,
+        keep_dir=run_dir / "weights" if config.weights.keep_in_run else None,
+        incarnation=incarnation,
+    )
 
 
 class _Trainer:
@@ -166,7 +168,7 @@ class _Trainer:
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
     def raise_terminated(signum: int, frame: object) -> None:
-        raise _Terminated
+        raise _Terminated("SIGTERM")
 
     before = signal.signal(signal.SIGTERM, raise_terminated)
     try:

@@ -49,7 +49,7 @@ def _joined(events):
 
 
 def _retokenized(chat, sample):
-    ids = chat._encode(chat.text(sample.ids))
+    ids = chat.encode(chat.text(sample.ids))
     if ids == sample.ids:
         return sample
     size = len(ids)

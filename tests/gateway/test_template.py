@@ -59,9 +59,16 @@ def _format(source):
     return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def transformers():
+    """Imported here, so that no single test pays for it."""
+    return pytest.importorskip("transformers")
+
+
 @functools.cache
 def _oracle(source=None):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     tokenizer = transformers.AutoTokenizer.from_pretrained(BUNDLED)
     tokenizer.chat_template = source or tokenizer.chat_template
     return tokenizer
@@ -110,13 +117,13 @@ CONVERSATIONS = st.builds(
 
 
 @pytest.mark.parametrize("source", [None, EXOTIC], ids=["bundled", "exotic"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(messages=CONVERSATIONS, offered=st.booleans())
 def test_prompts_equal_those_of_transformers(source, chat, words, messages, offered):
     tools = [words.CALCULATOR] if offered else None
     ours = _format(source) if source else chat
     text, ids = _theirs(messages, tools, source)
-    assert ours._render(messages, tools) == text
+    assert ours.render(messages, tools) == text
     assert ours.prompt(messages, tools) == ids
 
 
@@ -144,8 +151,15 @@ def test_string_arguments_are_rendered_as_the_model_wrote_them(chat):
 def test_templates_that_want_objects_get_objects():
     said = {"role": "assistant", "content": "", "tool_calls": [_call('{"n":   1}')]}
     exotic = _format(EXOTIC)
-    text = exotic._render([{"role": "user", "content": "x"}, said], None)
+    text = exotic.render([{"role": "user", "content": "x"}, said], None)
     assert '"arguments": {"n": 1}' in text
+
+
+def test_a_template_without_tools_can_be_local_all_the_same():
+    refusing = "{%- for m in messages if m.role == 'tool' %}{{ raise_exception('x') }}{% endfor %}"
+    chatml = "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+    plain = _format(f"{refusing}{{% for m in messages %}}{chatml}{{% endfor %}}")
+    assert plain.bridges
 
 
 @pytest.mark.parametrize("source", [OPENERS_ONLY, NUMBERED], ids=["openers_only", "numbered"])

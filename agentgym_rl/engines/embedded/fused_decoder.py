@@ -49,7 +49,7 @@ class FusedDecoder(Decoder):
             queries, keys, values = self._qkv(x, layer, cos, sin)
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)
             cached_keys, cached_values = self._kv.layers[index]
-            cached_keys[first:last, :, :length] = keys
+            cached_keys[first:last, :, :, :length] = keys.transpose(2, 3)
             cached_values[first:last, :, :length] = values
             if index == shape.num_layers - 1:
                 return  # only the cache is wanted
@@ -66,23 +66,18 @@ class FusedDecoder(Decoder):
             self._slots = torch.arange(rows, device=self.device)
         x = F.embedding(tokens, weights.embed)
         cos, sin = self._cos[positions, None], self._sin[positions, None]
-        mask = torch.zeros(rows, length, dtype=x.dtype, device=self.device)
-        mask.masked_fill_(self._columns[:length] > positions[:, None], float("-inf"))
-        mask = mask[:, None, None]
-        grouped = (rows, shape.num_kv_heads, -1, shape.head_dim)
+        mask = torch.zeros(rows, 1, 1, length, dtype=x.dtype, device=self.device)
+        mask.masked_fill_(self._columns[:length] > positions[:, None, None, None], float("-inf"))
+        mask = mask.expand(-1, shape.num_kv_heads, -1, -1).flatten(0, 1)  # [b K, 1, T]
         for index, layer in enumerate(weights.layers):
             queries, keys, values = self._qkv(x, layer, cos, sin)
             cached_keys, cached_values = self._kv.layers[index]
-            cached_keys[self._slots, :, positions] = keys
+            cached_keys[self._slots, :, :, positions] = keys
             cached_values[self._slots, :, positions] = values
-            # The G queries that share a key head stand where a sequence would: no repeated keys.
-            mixed = F.scaled_dot_product_attention(
-                queries.reshape(grouped),
-                cached_keys[:rows, :, :length],
-                cached_values[:rows, :, :length],
-                attn_mask=mask,
+            mixed = self._attend(
+                queries, cached_keys[:rows, :, :, :length], cached_values[:rows, :, :length], mask
             )
-            x = self._feed_forward(x, mixed.reshape(rows, -1), layer)
+            x = self._feed_forward(x, mixed, layer)
         x = F.rms_norm(x, (x.shape[-1],), weights.norm, shape.eps)
         return F.linear(x, weights.head).float()
 
@@ -112,6 +107,18 @@ class FusedDecoder(Decoder):
         qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
         queries, keys = qk.split((heads, kv_heads), dim=-2)
         return queries, keys, values
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """[b, H D] from queries [b, H, D], keys [b, K, D, T], values [b, K, T, D].
+
+        Batched products over (row, key head), whose G queries stand where a sequence would: on
+        a CPU about twice as fast as scaled_dot_product_attention with one query a row.
+        """
+        shape = self._shape
+        queries = (queries * shape.head_dim**-0.5).view(len(mask), -1, shape.head_dim)
+        scores = torch.baddbmm(mask, queries, keys.flatten(0, 1))
+        weights = scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
+        return torch.bmm(weights, values.flatten(0, 1)).view(keys.shape[0], -1)
 
     def _feed_forward(self, x: Tensor, mixed: Tensor, layer: FusedLayer) -> Tensor:
         """The rest of a layer, after attention."""

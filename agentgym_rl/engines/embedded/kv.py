@@ -6,23 +6,33 @@ import torch
 from torch import Tensor
 
 _SLOT_BLOCK = 16
-_LENGTH_BLOCK = 64
+_LENGTH_BLOCK = 32
+_SLACK = 1.25
+"""Length capacity grows to this multiple: unused positions between slots cost memory traffic."""
 
 
 class SlotKV:
-    """Per layer two tensors [slots, heads, length, dim]; row i of the batch owns slot i.
+    """Per layer keys and values [slots, heads, length, dim]; row i of the batch owns slot i.
 
     Rows fill slots 0..b-1 without gaps, so that a decode step reads a plain slice instead of
-    gathering. Capacity doubles when it runs out, up to the limits, and never shrinks.
+    gathering. With `transposed_keys`, keys are kept as [slots, heads, dim, length], the order in
+    which a batched product of queries and keys reads fastest.
     """
 
     def __init__(
-        self, *, max_slots: int, max_length: int, dtype: torch.dtype, device: torch.device
+        self,
+        *,
+        max_slots: int,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        transposed_keys: bool = False,
     ) -> None:
         self._max_slots = max_slots
         self._max_length = max_length
         self._dtype = dtype
         self._device = device
+        self._key_axis = 3 if transposed_keys else 2
         self._slots = 0
         self._length = 0
         self.layers: list[tuple[Tensor, Tensor]] = []
@@ -33,36 +43,39 @@ class SlotKV:
 
     def add_layer(self, keys: tuple[int, int], values: tuple[int, int]) -> None:
         """Append a layer; `keys` and `values` are its (heads, dim)."""
-        self.layers.append((self._empty(*keys), self._empty(*values)))
+        self.layers.append((self._empty(*keys, self._key_axis), self._empty(*values, 2)))
 
     def reserve(self, slots: int, length: int) -> None:
         """Make room for `slots` rows of `length` tokens, keeping what is stored."""
-        if slots <= self._slots and length <= self._length:
+        if slots > self._slots:
+            self._slots = _grown(max(slots, 2 * self._slots), slots, _SLOT_BLOCK, self._max_slots)
+        elif length <= self._length:
             return
-        self._slots = _grown(self._slots, slots, _SLOT_BLOCK, self._max_slots)
-        self._length = _grown(self._length, length, _LENGTH_BLOCK, self._max_length)
+        if length > self._length:
+            wanted = int(max(length, _SLACK * self._length))
+            self._length = _grown(wanted, length, _LENGTH_BLOCK, self._max_length)
         for index, (keys, values) in enumerate(self.layers):
-            self.layers[index] = (self._resized(keys), self._resized(values))
+            self.layers[index] = (self._resized(keys, self._key_axis), self._resized(values, 2))
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of slot `source` to slot `target`."""
         for keys, values in self.layers:
-            keys[target, :, :length] = keys[source, :, :length]
+            keys = keys.narrow(self._key_axis, 0, length)
+            keys[target] = keys[source]
             values[target, :, :length] = values[source, :, :length]
 
-    def _empty(self, heads: int, dim: int) -> Tensor:
-        shape = (self._slots, heads, self._length, dim)
+    def _empty(self, heads: int, dim: int, length_axis: int) -> Tensor:
+        inner = (self._length, dim) if length_axis == 2 else (dim, self._length)
         # Zeros, not garbage: a masked position still takes part in 0 * value.
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        return torch.zeros(self._slots, heads, *inner, dtype=self._dtype, device=self._device)
 
-    def _resized(self, old: Tensor) -> Tensor:
-        new = self._empty(old.shape[1], old.shape[3])
-        new[: old.shape[0], :, : old.shape[2]] = old
+    def _resized(self, old: Tensor, length_axis: int) -> Tensor:
+        new = self._empty(old.shape[1], old.shape[5 - length_axis], length_axis)
+        part = new[: old.shape[0]].narrow(length_axis, 0, old.shape[length_axis])
+        part.copy_(old)
         return new
 
 
-def _grown(have: int, need: int, block: int, limit: int) -> int:
-    if need <= have:
-        return have
-    blocks = -(-max(need, 2 * have) // block)
-    return max(need, min(blocks * block, limit))
+def _grown(wanted: int, need: int, block: int, limit: int) -> int:
+    """`wanted` rounded up to blocks, at most `limit`, at least `need`."""
+    return max(need, min(-(-wanted // block) * block, limit))

@@ -95,14 +95,20 @@ def choose_decoder(module: Any, config: EngineConfig, max_model_len: int) -> Dec
     dtype, device = module.dtype, module.device
     slots = config.max_num_seqs
 
-    def cache() -> SlotKV:
-        return SlotKV(max_slots=slots, max_length=max_model_len, dtype=dtype, device=device)
+    def cache(transposed_keys: bool = False) -> SlotKV:
+        return SlotKV(
+            max_slots=slots,
+            max_length=max_model_len,
+            dtype=dtype,
+            device=device,
+            transposed_keys=transposed_keys,
+        )
 
     def fused() -> Decoder:
         assert isinstance(shape, FusedShape)
         rope = rope_tables(module, max_model_len, dtype)
         weights = FusedWeights.of(dict(module.named_parameters()), shape)
-        return FusedDecoder(weights, shape, rope, cache())
+        return FusedDecoder(weights, shape, rope, cache(transposed_keys=True))
 
     shape = FusedShape.of(module)
     not_fused = shape if isinstance(shape, str) else None

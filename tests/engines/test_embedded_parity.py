@@ -1,0 +1,153 @@
+"""Reported log-probs are those of the distribution really sampled from, for every decoder."""
+
+import asyncio
+import math
+import random
+
+import pytest
+import torch
+
+from agentgym_rl.engine import SamplingParams
+
+TOLERANCE = 1e-4
+DECODERS = {
+    "qwen3": "fused",
+    "qwen2": "fused",
+    "llama": "fused",
+    "gpt2": "cached",
+    "neox": "cached",
+    "mistral": "uncached",  # its window is shorter than the context
+}
+
+
+def _prompts(count, low=1, high=60):
+    draw = random.Random(3)
+    return [[draw.randrange(3, 640) for _ in range(draw.randint(low, high))] for _ in range(count)]
+
+
+async def _play(client, prompts, sampling, *, stagger_s=0.002):
+    """All prompts at once, each joining the batch a little after the one before."""
+
+    async def one(number, prompt):
+        await asyncio.sleep(number * stagger_s)
+        name = f"r{number}"
+        async for delta in client.generate(prompt, sampling, request_id=name, session_id=name):
+            return delta
+
+    async with asyncio.TaskGroup() as tasks:
+        jobs = [tasks.create_task(one(n, prompt)) for n, prompt in enumerate(prompts)]
+    return [job.result() for job in jobs]
+
+
+def _worst(plain_logprobs, folder, prompts, deltas, temperature):
+    return max(
+        abs(got - want)
+        for prompt, delta in zip(prompts, deltas, strict=True)
+        for got, want in zip(
+            delta.logprobs,
+            plain_logprobs(folder, prompt, delta.token_ids, temperature),
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_logprobs_equal_a_plain_forward_under_concurrency(
+    model_dir, served, plain_logprobs, kind, temperature
+):
+    prompts = _prompts(12)
+    sampling = SamplingParams(max_tokens=24, temperature=temperature)
+
+    async def scenario():
+        async with served(model_dir(kind), max_num_seqs=8) as (client, engine):
+            assert engine.model.decoder.name == DECODERS[kind]
+            return await _play(client, prompts, sampling)
+
+    deltas = asyncio.run(scenario())
+    assert _worst(plain_logprobs, model_dir(kind), prompts, deltas, temperature) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "neox", "mistral"])
+def test_other_architectures_and_their_decoders(model_dir, served, plain_logprobs, kind):
+    prompts = _prompts(5, high=30)
+
+    async def scenario():
+        async with served(model_dir(kind), max_model_len=128) as (client, engine):
+            assert engine.model.decoder.name == DECODERS[kind]
+            return await _play(client, prompts, SamplingParams(max_tokens=16))
+
+    deltas = asyncio.run(scenario())
+    assert _worst(plain_logprobs, model_dir(kind), prompts, deltas, 1.0) <= TOLERANCE
+
+
+def test_fused_never_uses_the_models_own_forward(model_dir, served, plain_logprobs):
+    prompts = _prompts(4)
+
+    async def scenario():
+        async with served(model_dir("qwen3"), fused="never") as (client, engine):
+            assert engine.model.decoder.name == "cached"
+            return await _play(client, prompts, SamplingParams(max_tokens=12))
+
+    deltas = asyncio.run(scenario())
+    assert _worst(plain_logprobs, model_dir("qwen3"), prompts, deltas, 1.0) <= TOLERANCE
+
+
+def test_bfloat16_is_fused_too(model_dir, served, plain_logprobs):
+    prompts = _prompts(3)
+
+    async def scenario():
+        async with served(model_dir("qwen3"), dtype="bfloat16") as (client, engine):
+            assert engine.model.decoder.name == "fused"
+            return await _play(client, prompts, SamplingParams(max_tokens=12))
+
+    deltas = asyncio.run(scenario())
+    assert _worst(plain_logprobs, model_dir("qwen3"), prompts, deltas, 1.0) < 0.3
+
+
+def test_top_k_and_top_p_report_the_renormalised_distribution(model_dir, served, load_plain):
+    prompts = _prompts(6)
+    sampling = SamplingParams(max_tokens=16, temperature=0.9, top_k=12, top_p=0.8)
+
+    async def scenario():
+        async with served(model_dir("qwen3")) as (client, _):
+            return await _play(client, prompts, sampling)
+
+    deltas = asyncio.run(scenario())
+    model = load_plain(model_dir("qwen3"))
+    for prompt, delta in zip(prompts, deltas, strict=True):
+        for index, (token, got) in enumerate(zip(delta.token_ids, delta.logprobs, strict=True)):
+            context = [*prompt, *delta.token_ids[:index]]
+            want = _restricted(model, context, token, 0.9, top_k=12, top_p=0.8)
+            assert got == pytest.approx(want, abs=TOLERANCE)
+
+
+def test_greedy_takes_the_most_likely_and_reports_it_at_temperature_one(
+    model_dir, served, plain_logprobs
+):
+    prompts = _prompts(4)
+
+    async def scenario():
+        async with served(model_dir("qwen3")) as (client, _):
+            return await _play(client, prompts, SamplingParams(max_tokens=12, temperature=0))
+
+    deltas = asyncio.run(scenario())
+    assert _worst(plain_logprobs, model_dir("qwen3"), prompts, deltas, 1.0) <= TOLERANCE
+    again = asyncio.run(scenario())
+    assert [d.token_ids for d in again] == [d.token_ids for d in deltas]
+
+
+def _restricted(model, context, token, temperature, *, top_k, top_p):
+    """An independent, one-row implementation: log-prob of `token` among those kept."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([context]), use_cache=False).logits[0, -1]
+    probs = enumerate(torch.softmax(logits / temperature, -1).tolist())
+    likely = sorted(probs, key=lambda pair: -pair[1])[:top_k]
+    total = sum(chance for _, chance in likely)
+    kept, mass = {}, 0.0
+    for index, chance in likely:
+        if kept and mass >= top_p * total:
+            break
+        kept[index] = chance
+        mass += chance
+    return math.log(kept[token] / mass)

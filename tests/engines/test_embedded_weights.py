@@ -1,0 +1,286 @@
+"""Weight updates under way: spans are exact, and a bad file changes nothing."""
+
+import asyncio
+import copy
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines.embedded.journal import read_journal
+from agentgym_rl.errors import EngineError, WeightsError
+from agentgym_rl.weights.files import write_version
+
+TOLERANCE = 1e-4
+LONG = SamplingParams(max_tokens=150, temperature=1.0, stop_token_ids=())
+PROMPTS = [[5, 9, 40, 77], [300] * 20, list(range(3, 48)), [11]]
+
+
+def _changed(model, tensors):
+    """A copy of `model` with other weights."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            parameter.copy_(tensors[name])
+    return other
+
+
+async def _all(client, *, started, sampling=LONG):
+    """Every prompt to its end; `started` is set once each has some tokens."""
+    going = []
+
+    async def one(number, prompt):
+        parts = []
+        async for delta in client.generate(
+            prompt, sampling, request_id=f"r{number}", session_id="s", stream=True
+        ):
+            parts.append(delta)
+            if len(parts) == 3:
+                going.append(number)
+                if len(going) == len(PROMPTS):
+                    started.set()
+        return parts
+
+    async with asyncio.TaskGroup() as tasks:
+        jobs = [tasks.create_task(one(n, prompt)) for n, prompt in enumerate(PROMPTS)]
+    return [job.result() for job in jobs]
+
+
+def _whole(parts):
+    ids = [t for part in parts for t in part.token_ids]
+    logprobs = [x for part in parts for x in part.logprobs]
+    versions = [v for part in parts for v in part.versions]
+    assert len(ids) == len(logprobs) == len(versions)
+    return ids, logprobs, versions
+
+
+@asynccontextmanager
+async def _updated_midway(served, folder, path, *, recompute, pause=True, **options):
+    async with served(folder, **options) as (client, engine):
+        # End of sequence would end a row before the update reaches it.
+        engine._admission.eos_ids = []
+        started = asyncio.Event()
+
+        async def update():
+            async with asyncio.timeout(10):
+                await started.wait()
+            if pause:
+                await client.pause(recompute=recompute)
+            await client.update_weights(str(path), version=1)
+            if pause:
+                await client.resume()
+
+        async with asyncio.TaskGroup() as tasks:
+            job = tasks.create_task(_all(client, started=started))
+            tasks.create_task(update())
+        yield client, [_whole(parts) for parts in job.result()]
+
+
+def _recompute_audit(plain_logprobs, old, new, prompt, ids, logprobs, boundary):
+    """Worst difference from plain forwards: `old` before `boundary`, `new` from it on."""
+    want = plain_logprobs(old, prompt, ids)[:boundary] + plain_logprobs(new, prompt, ids)[boundary:]
+    return max(abs(a - b) for a, b in zip(logprobs, want, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_spans_are_exact_when_kv_is_recomputed(
+    model_dir, served, plain_logprobs, perturbed, load_plain, tmp_path, kind
+):
+    folder = model_dir(kind)
+    tensors = perturbed(folder, 7)
+    path = write_version(tmp_path, 1, tensors)
+    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+
+    async def scenario():
+        async with _updated_midway(served, folder, path, recompute=True) as (_, outputs):
+            return outputs
+
+    for prompt, (ids, logprobs, versions) in zip(PROMPTS, asyncio.run(scenario()), strict=True):
+        boundary = versions.index(1)
+        assert versions == [0] * boundary + [1] * (len(ids) - boundary)
+
+        def audit(at, prompt=prompt, ids=ids, logprobs=logprobs):
+            return _recompute_audit(plain_logprobs, old, new, prompt, ids, logprobs, at)
+
+        assert audit(boundary) <= TOLERANCE
+        assert audit(boundary - 1) > 10 * TOLERANCE  # a label one token off would be seen
+        assert audit(boundary + 1) > 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
+def test_kept_kv_equals_a_replay_on_mixed_kv(
+    model_dir, served, perturbed, load_plain, tmp_path, kind
+):
+    folder = model_dir(kind)
+    tensors = perturbed(folder, 8)
+    path = write_version(tmp_path, 1, tensors)
+    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+
+    async def scenario():
+        async with _updated_midway(served, folder, path, recompute=False) as (_, outputs):
+            return outputs
+
+    for prompt, (ids, logprobs, versions) in zip(PROMPTS, asyncio.run(scenario()), strict=True):
+        want = _replay(old, new, prompt, ids, versions.index(1))
+        assert max(abs(a - b) for a, b in zip(logprobs, want, strict=True)) <= TOLERANCE
+
+
+def _replay(old, new, prompt, ids, boundary):
+    """Log-probs with the keys of everything before output token `boundary` - 1 left old."""
+    tokens = torch.tensor([[*prompt, *ids]])
+    cut = len(prompt) + boundary - 1  # the first token the new weights were fed
+    with torch.inference_mode():
+        first = old(tokens[:, :cut], use_cache=True)
+        second = new(tokens[:, cut:], past_key_values=first.past_key_values, use_cache=True)
+    logits = torch.cat([first.logits, second.logits], dim=1)[0, len(prompt) - 1 : -1]
+    scores = torch.log_softmax(logits, -1)
+    return scores.gather(1, torch.tensor(ids)[:, None]).squeeze(1).tolist()
+
+
+def test_an_update_without_a_pause_swaps_between_two_steps(
+    model_dir, served, perturbed, load_plain, tmp_path
+):
+    folder = model_dir("qwen3")
+    tensors = perturbed(folder, 9)
+    path = write_version(tmp_path, 1, tensors)
+    old, new = load_plain(folder), _changed(load_plain(folder), tensors)
+
+    async def scenario():
+        async with _updated_midway(served, folder, path, recompute=False, pause=False) as (_, out):
+            return out
+
+    for prompt, (ids, logprobs, versions) in zip(PROMPTS, asyncio.run(scenario()), strict=True):
+        assert sorted(versions) == versions
+        want = _replay(old, new, prompt, ids, versions.index(1))
+        assert max(abs(a - b) for a, b in zip(logprobs, want, strict=True)) <= TOLERANCE
+
+
+def test_after_an_update_new_requests_use_it_tied_head_included(
+    model_dir, served, plain_logprobs, perturbed, load_plain, tmp_path
+):
+    folder = model_dir("qwen3")
+    tensors = perturbed(folder, 10)
+    path = write_version(tmp_path, 3, tensors)
+    new = _changed(load_plain(folder), tensors)
+
+    async def scenario():
+        async with served(folder) as (client, _):
+            await client.update_weights(str(path), version=3)
+            assert (await client.info()).version == 3
+            sampling = SamplingParams(max_tokens=12)
+            async for delta in client.generate([7] * 9, sampling, request_id="a", session_id="a"):
+                return delta
+
+    delta = asyncio.run(scenario())
+    assert set(delta.versions) == {3}
+    want = plain_logprobs(new, [7] * 9, delta.token_ids)
+    assert delta.logprobs == pytest.approx(want, abs=TOLERANCE)
+
+
+def _break(tensors, path, how):
+    data = path.read_bytes()
+    match how:
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "flipped bit":
+            path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+        case "garbage":
+            path.write_bytes(b"not safetensors at all")
+        case "absent":
+            path.unlink()
+        case _:
+            name = "model.norm.weight"
+            other = dict(tensors)
+            if how == "missing tensor":
+                del other[name]
+            elif how == "unknown tensor":
+                other["model.extra.weight"] = torch.zeros(3)
+            elif how == "wrong shape":
+                other[name] = torch.zeros(7)
+            elif how == "wrong dtype":
+                other[name] = other[name].to(torch.float16)
+            elif how == "not finite":
+                other[name] = torch.full_like(other[name], float("nan"))
+            elif how == "untied":
+                other["lm_head.weight"] = other["model.embed_tokens.weight"] + 1
+            write_version(path.parent, 5, other)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("truncated", "flipped bit", "garbage", "absent", "missing tensor", "unknown tensor"),
+        *("wrong shape", "wrong dtype", "not finite", "untied"),
+    ],
+)
+def test_a_bad_file_is_refused_and_the_old_weights_serve_on(
+    model_dir, served, plain_logprobs, perturbed, tmp_path, how
+):
+    folder = model_dir("qwen3")
+    tensors = perturbed(folder, 11)
+    path = write_version(tmp_path, 5, tensors)
+    _break(tensors, path, how)
+
+    async def scenario():
+        async with served(folder) as (client, _):
+            with pytest.raises(WeightsError, match="v5.safetensors"):
+                await client.update_weights(str(path), version=5)
+            with pytest.raises(EngineError, match="no weights are staged"):
+                await client._call("POST", "/finish_weight_update", {"weight_version": "0.5"})
+            assert (await client.info()).version == 0
+            sampling = SamplingParams(max_tokens=5)
+            async for delta in client.generate([8, 9], sampling, request_id="a", session_id="a"):
+                return delta
+
+    delta = asyncio.run(scenario())
+    assert set(delta.versions) == {0}
+    assert delta.logprobs == pytest.approx(
+        plain_logprobs(folder, [8, 9], delta.token_ids), abs=1e-4
+    )
+
+
+def test_update_weights_wants_a_start_first(model_dir, served):
+    async def scenario():
+        async with served(model_dir("qwen3")) as (client, _):
+            body = {"update_info": {"path": "/nowhere"}}
+            with pytest.raises(EngineError, match="start_weight_update first"):
+                await client._call("POST", "/update_weights", body)
+
+    asyncio.run(scenario())
+
+
+def test_the_journal_says_what_was_fed_and_sampled(model_dir, served, perturbed, tmp_path):
+    folder = model_dir("qwen3")
+    path = write_version(tmp_path, 1, perturbed(folder, 12))
+    book = tmp_path / "journal.jsonl"
+
+    async def scenario():
+        async with _updated_midway(served, folder, path, recompute=True, journal=book) as (_, out):
+            return out
+
+    outputs = asyncio.run(scenario())
+    lines = {line.request_id: line for line in read_journal(book)}
+    for number, (ids, logprobs, versions) in enumerate(outputs):
+        line = lines[f"r{number}"]
+        boundary = versions.index(1)
+        assert (line.prompt_token_ids, line.token_ids) == (PROMPTS[number], ids)
+        assert line.logprobs == logprobs
+        assert [(s.version, s.start, s.end) for s in line.weight_versions] == [
+            ("0.0", 0, boundary),
+            ("0.1", boundary, len(ids)),
+        ]
+        assert line.recomputed_at == [boundary]
+        assert line.finish_reason == "length"
+
+
+def test_float32_weights_into_a_bfloat16_engine(model_dir, served, perturbed, tmp_path):
+    folder = model_dir("qwen3")
+    path = write_version(tmp_path, 1, perturbed(folder, 13))
+
+    async def scenario():
+        async with served(folder, dtype="bfloat16") as (client, _):
+            await client.update_weights(str(path), version=1)
+            return (await client.info()).version
+
+    assert asyncio.run(scenario()) == 1

@@ -1,0 +1,233 @@
+"""What the endpoint refuses, with which status, and what it accepts."""
+
+import asyncio
+import json
+
+import pytest
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway.sessions import Session, SessionSampling, SessionTable
+
+
+@pytest.fixture
+def scene(stage, spell, words):
+    return stage(lambda _: spell.canonical(words.ANSWER + words.END))
+
+
+def _post(scene, key, **fields):
+    return asyncio.run(scene.post(key, **fields))
+
+
+REFUSED = {
+    "n": {"n": 2},
+    "response_format": {"response_format": {"type": "json_object"}},
+    "tool_choice": {"tool_choice": "required", "tools": "CALCULATOR"},
+    "logit_bias": {"logit_bias": {"5": 1}},
+    "presence_penalty": {"presence_penalty": 0.5},
+    "frequency_penalty": {"frequency_penalty": -0.5},
+    "functions": {"functions": []},
+    "function_call": {"function_call": "auto"},
+    "audio": {"audio": {"voice": "x"}},
+    "modalities": {"modalities": ["text", "audio"]},
+    "top_logprobs": {"logprobs": True, "top_logprobs": 2},
+    "reasoning_effort": {"reasoning_effort": "low"},
+    "best_of": {"best_of": 3},
+    "top_p": {"top_p": 0.9},
+    "top_k": {"top_k": 5},
+    "temperature": {"temperature": 3},
+    "max_tokens": {"max_tokens": 0},
+    "max_completion_tokens": {"max_completion_tokens": "many"},
+    "seed": {"seed": 1.5},
+    "stop": {"stop": ["a", ""]},
+    "stream": {"stream": "yes"},
+    "stream_options": {"stream_options": {"include_usage": True}},
+    "tools": {"tools": [{"type": "function"}]},
+    "messages": {"messages": []},
+    "messages[0]": {"messages": [{"role": "wizard", "content": "x"}]},
+    "messages[1]": {"messages": [{"role": "user", "content": "x"}, {"role": "user", "content": 3}]},
+    "messages[0].tool_calls": {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+}
+
+
+@pytest.mark.parametrize(("param", "fields"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(scene, words, param, fields):
+    tools = {"tools": [words.CALCULATOR]} if fields.get("tools") == "CALCULATOR" else {}
+    answer = _post(scene, scene.open(), **{"messages": words.FIRST, **fields, **tools})
+    assert answer.status == 400
+    assert answer.error["param"] == param
+    assert param.partition("[")[0] in answer.error["message"]
+    assert answer.error["type"] == "invalid_request_error"
+    assert answer.headers["x-should-retry"] == "false"
+    assert scene.engine.journal == []
+
+
+ACCEPTED = [
+    {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
+    {"n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "top_p": 1},
+    {"response_format": {"type": "text"}, "modalities": ["text"], "top_logprobs": 0, "top_k": -1},
+    {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "seed": 7, "stop": None},
+    {"temperature": None, "max_tokens": None, "stream": False, "functions": None},
+]
+
+
+@pytest.mark.parametrize("fields", ACCEPTED)
+def test_what_changes_nothing_is_accepted(scene, words, fields):
+    assert _post(scene, scene.open(), messages=words.FIRST, **fields).message["content"]
+
+
+def test_image_parts_are_refused(scene):
+    part = {"type": "image_url", "image_url": {"url": "data:"}}
+    answer = _post(scene, scene.open(), messages=[{"role": "user", "content": [part]}])
+    assert answer.status == 400
+    assert "image_url" in answer.error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"messages": "\xff"}', b"[" * 100_000])
+def test_a_body_that_is_no_request_is_400(scene, body):
+    answer = asyncio.run(scene.post(scene.open(), body=body))
+    assert answer.status == 400
+    assert "JSON" in answer.error["message"]
+
+
+def test_a_body_over_the_limit_is_413(stage):
+    scene = stage([], config=GatewayConfig(max_body_bytes=1000))
+    answer = asyncio.run(scene.post(scene.open(), body=b" " * 1001))
+    assert answer.status == 413
+
+
+@pytest.mark.parametrize("key", ["", "sk-arl-0", "x" * 5000, "\u00ff"])
+def test_an_unknown_key_is_401(scene, key):
+    scene.open()
+    raw = {"authorization": f"Bearer {key}".encode().decode("latin-1")}
+    answer = asyncio.run(scene.request("POST", "/v1/chat/completions", b"{}", raw))
+    assert answer.status == 401
+    assert answer.error["code"] == "invalid_api_key"
+
+
+def test_a_closed_session_is_410_and_not_to_be_retried(scene, words):
+    session = scene.open()
+    scene.gateway.close_session(session)
+    answer = _post(scene, session, messages=words.FIRST)
+    assert (answer.status, answer.headers["x-should-retry"]) == (410, "false")
+
+
+def test_a_key_opens_its_own_session_only(scene, words):
+    one, other = scene.open(), scene.open()
+    assert one.key != other.key
+    _post(scene, one, messages=words.FIRST)
+    assert (one.num_turns, other.num_turns) == (1, 0)
+    headers = {"x-api-key": other.key}
+    body = json.dumps({"model": "m", "messages": words.FIRST}).encode()
+    asyncio.run(scene.request("POST", "/v1/chat/completions", body, headers))
+    assert (one.num_turns, other.num_turns) == (1, 1)
+
+
+def test_closed_keys_are_remembered_within_bounds(monkeypatch):
+    monkeypatch.setattr("agentgym_rl.gateway.sessions._REMEMBERED", 2)
+    table = SessionTable()
+    policy = SessionSampling(max_tokens=1)
+    sessions = [Session(str(n), sampling=policy, turn_timeout_s=1) for n in range(3)]
+    for session in sessions:
+        table.add(session)
+        table.remove(session)
+    assert len(table) == 0
+    assert [_refusal(table, session.key) for session in sessions] == [401, 410, 410]
+
+
+def _refusal(table, key):
+    with pytest.raises(Exception, match=r"key|closed") as caught:
+        table.authenticate(key)
+    return caught.value.status
+
+
+def test_a_prompt_that_leaves_no_room_is_400_in_known_words(stage, words):
+    scene = stage([], max_model_len=20)
+    session = scene.open()
+    answer = _post(scene, session, messages=words.FIRST)
+    assert answer.status == 400
+    assert answer.error["code"] == "context_length_exceeded"
+    assert "maximum context length is 20 tokens" in answer.error["message"]
+    record = scene.gateway.close_session(session)
+    assert record.counters["overflows"] == 1
+    assert record.infra_error == ""
+
+
+def test_max_tokens_is_bounded_by_policy_request_and_room(stage, spell, words, chat):
+    prompt = len(chat.prompt(words.FIRST, None))
+    scene = stage(lambda _: spell.canonical("a" * 50), max_model_len=prompt + 9)
+    for policy, asked, expected in ((8, {}, 8), (30, {}, 9), (8, {"max_completion_tokens": 3}, 3)):
+        answer = _post(scene, scene.open(max_tokens=policy), messages=words.FIRST, **asked)
+        assert answer.body["choices"][0]["finish_reason"] == "length"
+        assert scene.engine.journal[-1].sampling.max_tokens == expected
+        assert answer.body["usage"]["completion_tokens"] == expected
+
+
+def test_the_policy_stands_above_the_client(scene, words, chat):
+    asked = {"temperature": 0.2, "seed": 5, "stop": "x"}
+    _post(scene, scene.open(temperature=0.7, seed=3), messages=words.FIRST, **asked)
+    _post(scene, scene.open(temperature=None), messages=words.FIRST, **asked)
+    bound, free = (entry.sampling for entry in scene.engine.journal)
+    assert bound.temperature == 0.7
+    assert bound.seed not in (None, 3, 5)
+    assert (free.temperature, free.seed) == (0.2, 5)
+    assert bound.stop == ("x",)
+    assert bound.stop_token_ids == chat.stop_token_ids
+
+
+def test_turn_seeds_differ_by_turn_and_repeat_by_run():
+    policy = SessionSampling(max_tokens=1, seed=3)
+    seeds = [policy.turn_seed(turn) for turn in range(50)]
+    assert len(set(seeds)) == 50
+    assert seeds == [SessionSampling(max_tokens=9, seed=3).turn_seed(t) for t in range(50)]
+    assert all(0 <= seed < 2**48 for seed in seeds)
+
+
+def test_evaluation_sessions_may_cut_the_distribution(scene, words):
+    _post(scene, scene.open(train=False), messages=words.FIRST, top_p=0.5, top_k=3)
+    sampling = scene.engine.journal[0].sampling
+    assert (sampling.top_p, sampling.top_k) == (0.5, 3)
+
+
+def test_log_probs_are_the_recorded_ones(scene, words, spell):
+    answer = _post(scene, scene.open(), messages=words.FIRST, logprobs=True)
+    content = answer.body["choices"][0]["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in content) == words.ANSWER
+    assert [entry["logprob"] for entry in content] == scene.engine.journal[0].logprobs[:-1]
+
+
+def test_tool_calls_are_not_read_when_tool_choice_is_none(stage, spell, words):
+    scene = stage([spell.canonical(words.CALL + words.END)] * 3)
+    tools = {"tools": [words.CALCULATOR]}
+    asked = [_post(scene, scene.open(), messages=words.FIRST, **tools, tool_choice="none")]
+    asked.append(_post(scene, scene.open(), messages=words.FIRST))
+    assert [answer.message["content"] for answer in asked] == [words.CALL] * 2
+    assert scene.engine.journal[0].prompt != scene.engine.journal[1].prompt
+    answer = _post(scene, scene.open(), messages=words.FIRST, **tools)
+    assert answer.body["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_one_call_of_several_is_returned_if_only_one_is_wanted(stage, spell, words):
+    said = spell.bytewise(f"{words.CALL}\n{words.CALL}{words.END}")
+    scene = stage([said, spell.bytewise(words.ANSWER + words.END)])
+    session = scene.open()
+    fields = {"tools": [words.CALCULATOR], "parallel_tool_calls": False}
+    messages = asyncio.run(scene.play(session, ["12"], **fields))
+    assert len(messages[2]["tool_calls"]) == 1
+    words.check_exact(scene.gateway.close_session(session).rows, scene.engine.journal)
+
+
+def test_a_message_ends_before_its_stop_string_and_the_tokens_after(stage, spell, words):
+    ids = spell.bytewise("12. Stop!")
+    scene = stage([words.Say(ids, stop_reason="Stop"), spell.bytewise(words.ANSWER + words.END)])
+    session = scene.open()
+    messages = asyncio.run(scene.play(session, ["Go on."], stop=["Stop"]))
+    assert messages[2]["content"] == "12. "
+    words.check_exact(scene.gateway.close_session(session).rows, scene.engine.journal)
+
+
+def test_models_health_and_nothing_else(scene):
+    models = asyncio.run(scene.request("GET", "/v1/models"))
+    assert [model["id"] for model in models.body["data"]] == ["tiny"]
+    assert asyncio.run(scene.request("GET", "/health")).status == 200
+    assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 404
+    assert asyncio.run(scene.request("POST", "/v1/embeddings")).status == 404

@@ -1,0 +1,64 @@
+"""One of two trainer ranks, for test_ranks.py: trains, checkpoints, and leaves what it got."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from trainer_samples import make_items, make_shards
+
+from agentgym_rl.config import AlgoConfig, ClampCorrection, TrainerConfig
+from agentgym_rl.trainer.checkpoint import save_checkpoint
+from agentgym_rl.trainer.optim import make_optimizer
+from agentgym_rl.trainer.phases import Phases
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.step import Stepper
+from agentgym_rl.trainer.world import World, join_world
+
+NUM_STEPS = 3
+TRAINER = TrainerConfig(learning_rate=1e-3, num_minibatches=2, max_tokens_per_microbatch=48)
+
+
+def make_stepper(model_dir: Path, world: World) -> Stepper:
+    policy = Policy.load(model_dir, world, master_dtype=torch.float64)
+    return Stepper(
+        policy,
+        make_optimizer(policy.model.parameters(), TRAINER),
+        algo=AlgoConfig(aggregation="sequence", behavior_correction=ClampCorrection()),
+        trainer=TRAINER,
+        num_steps=NUM_STEPS + 1,
+        seed=1,
+    )
+
+
+def train(stepper: Stepper, step: int) -> dict[str, float]:
+    """Three groups: two ranks never have the same number of micro-batches."""
+    world = stepper.policy.world
+    shards = make_shards(*make_items(num_groups=3, step=step), step=step, num_ranks=world.size)
+    return stepper.train(shards[world.rank], Phases())
+
+
+def main(model_dir: Path, out: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
+        stepper = make_stepper(model_dir, world)
+        metrics = [train(stepper, step) for step in range(NUM_STEPS)]
+        save_checkpoint(
+            out / "checkpoints",
+            stepper.policy,
+            stepper.optimizer,
+            step=NUM_STEPS,
+            config_hash="h",
+            keep=1,
+        )
+        state = stepper.policy.full_state()
+        (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+        if rank == 0:
+            torch.save(state, out / "state.pt")
+        assert bool(state) == (rank == 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from rank_child import make_stepper, train
+from trainer_samples import make_row, plain_logprobs, save_tiny_model
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import Config
+from agentgym_rl.errors import TrainerError
+from agentgym_rl.trainer.checkpoint import (
+    config_hash,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from agentgym_rl.trainer.export import export_model
+
+
+def save(folder, stepper, step, *, keep=2):
+    return save_checkpoint(
+        folder, stepper.policy, stepper.optimizer, step=step, config_hash="abc", keep=keep
+    )
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tiny_model, world, tmp_path):
+    straight = make_stepper(tiny_model, world)
+    train(straight, 0)
+    path = save(tmp_path, straight, 1)
+    random = torch.rand(3)
+    resumed = make_stepper(tiny_model, world)
+    manifest = load_checkpoint(path, resumed.policy, resumed.optimizer)
+    assert (manifest.step, manifest.version, manifest.config_hash) == (1, 1, "abc")
+    assert torch.equal(torch.rand(3), random)
+    for step in (1, 2):
+        assert train(resumed, step) == train(straight, step)
+    expected = straight.policy.full_state()
+    assert all(torch.equal(t, expected[n]) for n, t in resumed.policy.full_state().items())
+
+
+def test_the_newest_are_kept_and_nothing_half_written(tiny_model, world, tmp_path):
+    stepper = make_stepper(tiny_model, world)
+    (tmp_path / ".step-3.tmp").mkdir()
+    for step in (1, 2, 10, 3):
+        save(tmp_path, stepper, step)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-3", "step-10"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-10", "step-3"]
+    assert "torch" in json.loads((tmp_path / "step-3" / "manifest.json").read_text())["libraries"]
+
+
+def test_incomplete_and_foreign_checkpoints_are_refused(tiny_model, world, tmp_path):
+    stepper = make_stepper(tiny_model, world)
+    with pytest.raises(TrainerError, match="no complete checkpoint"):
+        load_checkpoint(tmp_path, stepper.policy, stepper.optimizer)
+    path = save(tmp_path, stepper, 1)
+    other = make_stepper(save_tiny_model(tmp_path / "untied", tied=False), world)
+    with pytest.raises(TrainerError, match=r"cannot load checkpoint .*step-1"):
+        load_checkpoint(path, other.policy, other.optimizer)
+    (path / "manifest.json").write_text('{"step": 1}')
+    with pytest.raises(TrainerError, match="no complete checkpoint"):
+        load_checkpoint(path, stepper.policy, stepper.optimizer)
+
+
+def test_a_checkpoint_that_cannot_be_written_says_so(tiny_model, world, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainerError, match="cannot write checkpoint"):
+        save(tmp_path / "file", make_stepper(tiny_model, world), 1)
+
+
+def test_the_configuration_has_a_hash():
+    assert config_hash(Config()) == config_hash(Config())
+    assert config_hash(Config()) != config_hash(Config(steps=41))
+
+
+def test_an_export_loads_and_is_the_policy(tiny_model, world, tmp_path):
+    stepper = make_stepper(tiny_model, world)
+    train(stepper, 0)
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("config.json", "generation_config.json"):
+        (source / name).write_bytes((tiny_model / name).read_bytes())
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    (source / "tokenizer.json").write_text("{}")
+    (source / "model.safetensors").write_bytes(b"old")
+    for _ in range(2):  # the second replaces the first
+        path = export_model(tmp_path / "export", stepper.policy.full_state(), model_dir=source)
+    loaded = AutoModelForCausalLM.from_pretrained(path)
+    assert loaded.dtype == torch.float64
+    row = make_row(np.random.default_rng(0), 20)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            plain_logprobs(loaded, row),
+            stepper.policy.logprobs(pack_rows([row])),
+            rtol=0,
+            atol=1e-6,
+        )
+    assert sorted(p.name for p in path.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["export", "source"]
+
+
+def test_an_export_that_cannot_be_written_says_so(tmp_path):
+    with pytest.raises(TrainerError, match="cannot export"):
+        export_model(tmp_path / "export", {}, model_dir=tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,135 @@
+"""A trainer's whole life against a real controller and engine server, in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_samples import make_items, make_shards
+from trainer_servers import TOKEN, FakeController, controller
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.errors import TrainerError, WeightsError
+from agentgym_rl.trainer.checkpoint import read_manifest
+from agentgym_rl.trainer.main import run
+from agentgym_rl.weights.files import read_version
+
+BASE = {
+    "steps": 3,
+    "trainer.device": "cpu",
+    "trainer.num_minibatches": 2,
+    "trainer.checkpoint_every": 2,
+    "weights.keep_in_run": True,
+}
+
+
+def start(server: FakeController, model: Path, tmp_path: Path, config: Config) -> None:
+    (tmp_path / "shm").mkdir()
+    run(
+        config,
+        model_dir=model,
+        run_dir=tmp_path,
+        weights_dir=tmp_path / "shm",
+        controller_url=server.url,
+        engine_urls=[server.url],
+    )
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch) -> None:
+    monkeypatch.setenv("ARL_TOKEN", TOKEN)
+
+
+def shards(num: int) -> list:
+    return [make_shards(*make_items(step=step), step=step)[0] for step in range(num)]
+
+
+def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
+    config = load_config(overrides=BASE)
+    with controller(shards(3)) as server:
+        start(server, tiny_model, tmp_path, config)
+    assert server.ready == [0]
+    assert [(r.step, r.version) for r in server.reports] == [(0, 1), (1, 2), (2, 3)]
+    checkpoints = [r.checkpoint for r in server.reports]
+    assert [Path(c).name for c in checkpoints] == ["", "step-2", "step-3"]
+    assert read_manifest(Path(checkpoints[2])).version == 3
+    assert server.label == "0.3"
+    assert [Path(p).name for p in server.updates] == [f"v{n}.safetensors" for n in (1, 2, 3)]
+    kept = sorted(p.name for p in (tmp_path / "shm").iterdir())
+    assert kept == ["v2.safetensors", "v3.safetensors"]
+    assert len(list((tmp_path / "weights").iterdir())) == 3
+    final = read_version(tmp_path / "weights" / "v-3.safetensors")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in final.items())
+
+
+def test_a_report_has_metrics_and_intervals(tiny_model, tmp_path):
+    before = time.monotonic()
+    with controller(shards(1)) as server:
+        start(server, tiny_model, tmp_path, load_config(overrides={**BASE, "steps": 1}))
+    (report,) = server.reports
+    for name in ("loss", "grad_norm", "lr", "policy/clip_fraction", "time/weight_sync"):
+        assert name in report.metrics
+    phases = [name for name, _, _ in report.intervals]
+    assert phases[0] == "proximal"
+    assert phases[-2:] == ["weight_sync", "checkpoint"]
+    assert all(before < a <= b < time.monotonic() for _, a, b in report.intervals)
+
+
+def test_learning_rate_zero_publishes_the_very_same_bits(tiny_model, tmp_path):
+    config = load_config(overrides={**BASE, "trainer.learning_rate": 0.0})
+    with controller(shards(3)) as server:
+        start(server, tiny_model, tmp_path, config)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    state = dict(model.named_parameters())
+    for version in (1, 2, 3):
+        found = read_version(tmp_path / "weights" / f"v-{version}.safetensors")
+        assert found.keys() == state.keys()
+        assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_the_end_of_the_run_is_no_error(tiny_model, tmp_path):
+    with controller(shards(1)) as server:
+        start(server, tiny_model, tmp_path, load_config(overrides=BASE))
+    assert len(server.reports) == 1
+    assert not (tmp_path / "export").exists()
+
+
+def test_sigterm_ends_it_cleanly(tiny_model, tmp_path):
+    def terminate_when_asked(asked: int) -> tuple[int, bytes]:
+        if asked == 2:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return 204, b""
+
+    before = signal.getsignal(signal.SIGTERM)
+    with controller(answer=terminate_when_asked) as server:
+        start(server, tiny_model, tmp_path, load_config(overrides=BASE))
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_dead_controller_stops_the_trainer(tiny_model, tmp_path):
+    with controller() as server:
+        pass
+    with pytest.raises(TrainerError, match="ConnectionRefused"):
+        start(server, tiny_model, tmp_path, load_config(overrides=BASE))
+
+
+def test_an_engine_that_is_gone_stops_the_trainer(tiny_model, tmp_path):
+    with controller() as gone:
+        pass
+    with controller(shards(1)) as server, pytest.raises(WeightsError, match=gone.url):
+        run(
+            load_config(overrides=BASE),
+            model_dir=tiny_model,
+            run_dir=tmp_path,
+            weights_dir=tmp_path,
+            controller_url=server.url,
+            engine_urls=[gone.url],
+        )
+    assert server.reports == []

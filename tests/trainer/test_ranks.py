@@ -1,0 +1,75 @@
+"""Two ranks compute what one rank computes, and one rank resumes from the checkpoint of two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rank_child import NUM_STEPS, make_stepper, train
+
+from agentgym_rl.errors import TrainerError
+from agentgym_rl.trainer.checkpoint import load_checkpoint
+
+CHILD = Path(__file__).with_name("rank_child.py")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tiny_model, tmp_path_factory) -> Path:
+    """The folder two finished ranks left behind."""
+    out = tmp_path_factory.mktemp("ranks")
+    children = [
+        subprocess.Popen([sys.executable, str(CHILD), str(tiny_model), str(out), str(rank)])
+        for rank in (0, 1)
+    ]
+    try:
+        assert [child.wait(timeout=120) for child in children] == [0, 0]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    return out
+
+
+@pytest.mark.slow
+def test_two_ranks_equal_one(tiny_model, two_ranks, world):
+    stepper = make_stepper(tiny_model, world)
+    expected = [train(stepper, step) for step in range(NUM_STEPS)]
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"metrics-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-7, abs=1e-9)
+    state = torch.load(two_ranks / "state.pt")
+    for name, tensor in stepper.policy.full_state().items():
+        torch.testing.assert_close(state[name], tensor, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_one_rank_resumes_what_two_saved(tiny_model, two_ranks, world):
+    straight, resumed = make_stepper(tiny_model, world), make_stepper(tiny_model, world)
+    for step in range(NUM_STEPS):
+        train(straight, step)
+    path = two_ranks / "checkpoints" / f"step-{NUM_STEPS}"
+    manifest = load_checkpoint(path, resumed.policy, resumed.optimizer)
+    assert (manifest.step, manifest.num_ranks) == (NUM_STEPS, 2)
+    saved = torch.load(two_ranks / "state.pt")
+    assert all(torch.equal(t, saved[n]) for n, t in resumed.policy.full_state().items())
+    assert train(resumed, NUM_STEPS) == pytest.approx(train(straight, NUM_STEPS), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_alone_gives_up(tmp_path):
+    code = (
+        "from agentgym_rl.trainer.world import join_world\n"
+        f"with join_world(rank=0, size=2, rendezvous='file://{tmp_path}/meet', timeout_s=1): pass"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert f"{TrainerError.__name__}: trainer rank 0 of 2 cannot meet the others" in child.stderr
+
+
+def test_a_world_of_one_needs_no_rendezvous(world):
+    assert world.gather("a") == ["a"]
+    assert world.maxima([3, 1]) == [3, 1]
