@@ -69,7 +69,8 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
     Port 0 picks a free one. Leaving the context closes connections within about two seconds.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it replies wait 40 ms.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         config = uvicorn.Config(

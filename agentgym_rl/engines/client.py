@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
@@ -45,7 +45,7 @@ class HttpEngine(Engine):
         control_timeout_s: float = 120.0,
         incarnation: int = 0,
     ) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
         self._incarnation = incarnation
@@ -55,7 +55,7 @@ class HttpEngine(Engine):
         self._unpooled: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
-        return f"HttpEngine({self._url})"
+        return f"HttpEngine({self.url})"
 
     async def generate(
         self,
@@ -83,11 +83,15 @@ class HttpEngine(Engine):
         )
         headers = {"Content-Type": "application/json", "X-Session-ID": session_id}
         deadline = asyncio.get_running_loop().time() + self._timeout_s
-        url = self._url + wire.GENERATE
+        url = self.url + wire.GENERATE
         async with self._post_generate(url, body, headers, deadline) as response:
             if stream:
-                async for delta in streamed(_chunks(response, url, deadline), url):
-                    yield delta
+                async with (
+                    aclosing(_chunks(response, url, deadline)) as chunks,
+                    aclosing(streamed(chunks, url)) as deltas,
+                ):
+                    async for delta in deltas:
+                        yield delta
                 return
             async with _attributed(url, self._timeout_s, deadline):
                 raw = await response.read()
@@ -121,11 +125,11 @@ class HttpEngine(Engine):
         weights = await self._get("/weight_info", wire.WeightInfo)
         version = await self._get("/version", wire.VersionInfo)
         if not models.data:
-            raise EngineError(f"{self._url}/v1/models lists no model")
+            raise EngineError(f"{self.url}/v1/models lists no model")
         try:
             served = parse_version(weights.weight_version)
         except ValueError as error:
-            raise EngineError(f"{self._url}/weight_info: {error}") from error
+            raise EngineError(f"{self.url}/weight_info: {error}") from error
         self._salt = weights.weight_version
         card = models.data[0]
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
@@ -138,11 +142,11 @@ class HttpEngine(Engine):
 
     async def _get(self, path: str, kind: type[T]) -> T:
         raw = await self._call("GET", path)
-        return decode(raw, kind, self._url + path)
+        return decode(raw, kind, self.url + path)
 
     async def _call(self, method: str, path: str, body: Any = None) -> bytes:
         """One control call on a connection of its own, so that a stale pool cannot lose it."""
-        url = self._url + path
+        url = self.url + path
         deadline = asyncio.get_running_loop().time() + self._control_timeout_s
         data = None if body is None else _encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -220,7 +224,7 @@ async def _attributed(url: str, timeout_s: float, deadline: float) -> AsyncItera
 
 async def _chunks(
     response: aiohttp.ClientResponse, url: str, deadline: float
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The body as it arrives. No timeout spans a `yield`: it would cancel the consumer."""
     timeout_s = deadline - asyncio.get_running_loop().time()
     while True:

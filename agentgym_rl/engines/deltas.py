@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import TypeVar, cast, get_args
 
 import msgspec
@@ -39,7 +39,7 @@ def whole(raw: bytes, url: str) -> Delta:
     return _delta(choice, 0, url)
 
 
-async def streamed(chunks: AsyncIterator[bytes], url: str) -> AsyncIterator[Delta]:
+async def streamed(chunks: AsyncIterator[bytes], url: str) -> AsyncGenerator[Delta, None]:
     """Deltas of a server-sent event stream, up to and with the one that has a finish_reason.
 
     Tokens whose version is not known yet (vLLM reports spans on the last chunk only) are held
@@ -50,30 +50,30 @@ async def streamed(chunks: AsyncIterator[bytes], url: str) -> AsyncIterator[Delt
     """
     held: list[wire.Choice] = []
     count = 0
-    async for event in _events(chunks):
-        choice = _choice(event, url)
-        _stamp_arrival(choice)
-        held.append(choice)
-        if choice.weight_versions is None and choice.finish_reason is None:
-            continue
-        delta = _delta(_joined(held), count, url)
-        yield delta
-        count += len(delta.token_ids)
-        held.clear()
-        if choice.finish_reason is not None:
-            return
-    raise EngineError(f"{url}: the stream ended after {count} tokens without a finish_reason")
-
-
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Payloads of `data:` events, `[DONE]` left out."""
     buffer = b""
     async for chunk in chunks:
         *events, buffer = (buffer + chunk).split(b"\n\n")
-        for event in events:
-            payload = event.removeprefix(b"data:").strip()
-            if event.startswith(b"data:") and payload != wire.DONE:
-                yield payload
+        for payload in _payloads(events):
+            choice = _choice(payload, url)
+            _stamp_arrival(choice)
+            held.append(choice)
+            if choice.weight_versions is None and choice.finish_reason is None:
+                continue
+            delta = _delta(_joined(held), count, url)
+            yield delta
+            count += len(delta.token_ids)
+            held.clear()
+            if choice.finish_reason is not None:
+                return
+    raise EngineError(f"{url}: the stream ended after {count} tokens without a finish_reason")
+
+
+def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
+    """What the `data:` events carry, `[DONE]` left out."""
+    for event in events:
+        payload = event.removeprefix(b"data:").strip()
+        if event.startswith(b"data:") and payload != wire.DONE:
+            yield payload
 
 
 def _choice(raw: bytes, url: str) -> wire.Choice:

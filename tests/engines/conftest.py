@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import torch
 from transformers import (
@@ -116,14 +119,18 @@ def served() -> Served:
         *,
         seed: int = 0,
         journal: Path | None = None,
+        ends: bool = True,
         timeout_s: float = 20.0,
         **options: Any,
     ) -> AsyncIterator[tuple[HttpEngine, EmbeddedEngine]]:
         torch.set_num_threads(1)
         config = EngineConfig(**{"device": "cpu", "max_model_len": 256, **options})
+        model = load_model(folder, config)
+        if not ends:  # a reply of known length: no end-of-sequence token
+            model = dataclasses.replace(model, eos_ids=[])
         with ExitStack() as stack:
             engine = EmbeddedEngine(
-                load_model(folder, config),
+                model,
                 model_dir=folder,
                 config=config,
                 seed=seed,
@@ -184,3 +191,20 @@ def perturbed() -> Callable[[Path, int], dict[str, torch.Tensor]]:
         return {name: t.detach() + 0.05 * torch.randn_like(t) for name, t in found.items()}
 
     return tensors
+
+
+@pytest.fixture(scope="session")
+def call() -> Callable[..., Any]:
+    """`await call(url, "POST", body)` -> (status, decoded JSON or text)."""
+
+    async def _call(url: str, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+        data = json.dumps(body) if isinstance(body, dict) else body
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, data=data) as response,
+        ):
+            text = await response.text()
+            is_json = response.content_type == "application/json"
+            return response.status, json.loads(text) if is_json else text
+
+    return _call

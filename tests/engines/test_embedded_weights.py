@@ -9,7 +9,7 @@ import torch
 
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.embedded.journal import read_journal
-from agentgym_rl.errors import EngineError, WeightsError
+from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights.files import write_version
 
 TOLERANCE = 1e-4
@@ -57,9 +57,7 @@ def _whole(parts):
 
 @asynccontextmanager
 async def _updated_midway(served, folder, path, *, recompute, pause=True, **options):
-    async with served(folder, **options) as (client, engine):
-        # End of sequence would end a row before the update reaches it.
-        engine._admission.eos_ids = []
+    async with served(folder, ends=False, **options) as (client, _):
         started = asyncio.Event()
 
         async def update():
@@ -215,7 +213,7 @@ def _break(tensors, path, how):
     ],
 )
 def test_a_bad_file_is_refused_and_the_old_weights_serve_on(
-    model_dir, served, plain_logprobs, perturbed, tmp_path, how
+    model_dir, served, plain_logprobs, perturbed, call, tmp_path, how
 ):
     folder = model_dir("qwen3")
     tensors = perturbed(folder, 11)
@@ -224,10 +222,11 @@ def test_a_bad_file_is_refused_and_the_old_weights_serve_on(
 
     async def scenario():
         async with served(folder) as (client, _):
-            with pytest.raises(WeightsError, match="v5.safetensors"):
+            with pytest.raises(WeightsError, match=r"v5\.safetensors"):
                 await client.update_weights(str(path), version=5)
-            with pytest.raises(EngineError, match="no weights are staged"):
-                await client._call("POST", "/finish_weight_update", {"weight_version": "0.5"})
+            finish = client.url + "/finish_weight_update"
+            status, reply = await call(finish, "POST", {"weight_version": "0.5"})
+            assert (status, "no weights are staged" in str(reply)) == (400, True)
             assert (await client.info()).version == 0
             sampling = SamplingParams(max_tokens=5)
             async for delta in client.generate([8, 9], sampling, request_id="a", session_id="a"):
@@ -240,14 +239,14 @@ def test_a_bad_file_is_refused_and_the_old_weights_serve_on(
     )
 
 
-def test_update_weights_wants_a_start_first(model_dir, served):
+def test_update_weights_wants_a_start_first(model_dir, served, call):
     async def scenario():
         async with served(model_dir("qwen3")) as (client, _):
             body = {"update_info": {"path": "/nowhere"}}
-            with pytest.raises(EngineError, match="start_weight_update first"):
-                await client._call("POST", "/update_weights", body)
+            return await call(client.url + "/update_weights", "POST", body)
 
-    asyncio.run(scenario())
+    status, reply = asyncio.run(scenario())
+    assert (status, "start_weight_update first" in str(reply)) == (400, True)
 
 
 def test_the_journal_says_what_was_fed_and_sampled(model_dir, served, perturbed, tmp_path):

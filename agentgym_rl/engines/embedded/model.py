@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.config import EngineConfig
 from agentgym_rl.errors import ConfigError
@@ -48,6 +49,7 @@ def load_model(folder: Path, config: EngineConfig) -> LoadedModel:
         ConfigError: no model there, no GPU where one is asked for, or no decoder agrees with
             the model.
     """
+    disable_progress_bar()
     device = pick_device(config.device)
     dtype = getattr(torch, config.dtype)
     try:

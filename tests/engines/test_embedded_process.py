@@ -1,0 +1,121 @@
+"""The engine as a process: ready line, signals, and deaths of several kinds."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.errors import EngineError
+
+pytestmark = pytest.mark.slow
+
+SERVE = """
+import json, sys
+from pathlib import Path
+from agentgym_rl.config import EngineConfig
+from agentgym_rl.engines.embedded import fused_decoder, main, model
+options = json.loads(sys.argv[2])
+if dies_after := options.pop("dies_after", None):
+    class Dying(fused_decoder.FusedDecoder):
+        def decode(self, tokens, positions, length):
+            if length > dies_after:
+                raise RuntimeError("the decoder broke")
+            return super().decode(tokens, positions, length)
+    model.FusedDecoder = Dying
+main.serve(model_dir=Path(sys.argv[1]), config=EngineConfig(device="cpu", **options))
+"""
+
+
+@contextmanager
+def _process(folder, **options):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder), json.dumps(options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("engine ready on http://127.0.0.1:"), process.stderr.read()
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+async def _generate(url, max_tokens=200, **options):
+    client = HttpEngine(url, timeout_s=20)
+    try:
+        params = SamplingParams(max_tokens=max_tokens)
+        stream = client.generate([5, 6], params, request_id="a", session_id="a", **options)
+        return [delta async for delta in stream]
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_within_two_seconds_with_requests_open(model_dir, number):
+    async def scenario(process, url):
+        params = SamplingParams(max_tokens=250)
+        client = HttpEngine(url, timeout_s=20)
+        stream = client.generate([5], params, request_id="a", session_id="a", stream=True)
+        await anext(stream)
+        process.send_signal(number)
+        with pytest.raises(EngineError):
+            async for _ in stream:
+                pass
+        await client.close()
+
+    with _process(model_dir("qwen3")) as (process, url):
+        start = time.monotonic()
+        asyncio.run(scenario(process, url))
+        assert process.wait(5) == 0
+        assert time.monotonic() - start < 2.5
+
+
+def test_a_killed_engine_is_an_engine_error(model_dir):
+    async def scenario(process, url):
+        params = SamplingParams(max_tokens=250)
+        client = HttpEngine(url, timeout_s=20)
+        stream = client.generate([5], params, request_id="a", session_id="a", stream=True)
+        await anext(stream)
+        process.kill()
+        with pytest.raises(EngineError, match=url):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineError, match=url):
+            await client.info()
+        await client.close()
+
+    with _process(model_dir("qwen3")) as (process, url):
+        asyncio.run(scenario(process, url))
+
+
+def test_a_dead_decode_thread_ends_the_process_with_its_traceback(model_dir, call):
+    async def scenario(url):
+        with pytest.raises(EngineError, match="the decoder broke"):
+            await _generate(url)
+        status, reply = await call(url + "/health")
+        assert (status, "the decoder broke" in str(reply)) == (503, True)
+
+    with _process(model_dir("qwen3"), dies_after=60) as (process, url):
+        asyncio.run(scenario(url))
+        assert process.wait(5) not in (0, None)
+        assert "the decoder broke" in process.stderr.read()
+
+
+def test_a_folder_without_a_model_is_a_config_error(tmp_path):
+    command = [sys.executable, "-c", SERVE, str(tmp_path), "{}"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    assert "ConfigError" in result.stderr
+    assert str(tmp_path) in result.stderr

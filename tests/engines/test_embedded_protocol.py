@@ -1,0 +1,345 @@
+"""The routes and their edges: stops, limits, queues, aborts, and bodies that are wrong."""
+
+import asyncio
+import io
+import time
+
+import pytest
+from tokenizers import Tokenizer
+
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines import wire
+from agentgym_rl.errors import ContextLengthError
+from agentgym_rl.model import BUNDLED, tokenizer_hash
+
+PROMPT = [5, 6, 7]
+
+
+def _run(served, folder, scenario, **options):
+    async def play():
+        async with asyncio.timeout(20), served(folder, **options) as (client, engine):
+            return await scenario(client, engine)
+
+    return asyncio.run(play())
+
+
+async def _one(client, prompt=PROMPT, name="a", **sampling):
+    params = SamplingParams(**{"max_tokens": 8, **sampling})
+    async for delta in client.generate(prompt, params, request_id=name, session_id=name):
+        return delta
+
+
+async def _until(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 (the decode thread sets no event)
+            await asyncio.sleep(0.002)
+
+
+def test_stop_token_ids_end_the_reply_and_stay_in_it(model_dir, served):
+    async def scenario(client, _):
+        free = await _one(client, seed=4, max_tokens=20)
+        stop = free.token_ids[5]
+        return free, await _one(client, seed=4, max_tokens=20, stop_token_ids=(stop,))
+
+    free, stopped = _run(served, model_dir("qwen3"), scenario, ends=False)
+    end = free.token_ids.index(free.token_ids[5]) + 1
+    assert stopped.token_ids == free.token_ids[:end]
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", free.token_ids[5])
+
+
+def test_end_of_sequence_has_no_stop_reason_and_can_be_ignored(model_dir, served, call):
+    async def scenario(client, _):
+        url = client.url + wire.GENERATE
+        params = {"max_tokens": 200, "temperature": 30.0, "seed": 1, "logprobs": 0}
+        params |= {"top_k": 640}
+        body = {"token_ids": PROMPT, "sampling_params": params}
+        _, ended = await call(url, "POST", body)
+        params["ignore_eos"] = True
+        return ended["choices"][0], (await call(url, "POST", body))[1]["choices"][0]
+
+    ended, ignored = _run(served, model_dir("qwen3"), scenario)
+    if ended["finish_reason"] == "stop":
+        assert ended["token_ids"][-1] == 2
+        assert ended["stop_reason"] is None
+        assert ignored["token_ids"][: len(ended["token_ids"])] == ended["token_ids"]
+    assert (ignored["finish_reason"], len(ignored["token_ids"])) == ("length", 200)
+
+
+def test_a_stop_string_may_span_tokens(model_dir, served):
+    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
+
+    async def scenario(client, _):
+        free = await _one(client, seed=4, max_tokens=40)
+        text = tokenizer.decode(list(free.token_ids), skip_special_tokens=False)
+        middle = next(  # one character of some token and one of the next
+            text[i : i + 2]
+            for i in range(10, len(text) - 2)
+            if text[i : i + 2].isascii() and text.find(text[i : i + 2]) == i
+        )
+        return free, middle, await _one(client, seed=4, max_tokens=40, stop=("\0no", middle))
+
+    free, stop, stopped = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", stop)
+    count = len(stopped.token_ids)
+    assert stopped.token_ids == free.token_ids[:count]
+    text = tokenizer.decode(list(stopped.token_ids), skip_special_tokens=False)
+    before = tokenizer.decode(list(stopped.token_ids[:-1]), skip_special_tokens=False)
+    assert stop in text
+    assert stop not in before
+
+
+def test_seeds_do_not_depend_on_neighbours(model_dir, served):
+    async def scenario(client, _):
+        alone = await _one(client, seed=11, max_tokens=30)
+        async with asyncio.TaskGroup() as tasks:
+            crowd = [
+                tasks.create_task(
+                    _one(client, [9] * (1 + 3 * n), f"n{n}", seed=11 + n, max_tokens=30)
+                )
+                for n in range(1, 12)
+            ]
+            again = tasks.create_task(_one(client, seed=11, max_tokens=30))
+        return alone, again.result(), [job.result().token_ids for job in crowd]
+
+    alone, again, crowd = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert again.token_ids == alone.token_ids
+    assert alone.token_ids not in crowd
+
+
+def test_without_a_seed_the_request_id_and_the_engine_seed_decide(model_dir, served):
+    def play(seed):
+        async def scenario(client, _):
+            return [(await _one(client, name=n, max_tokens=12)).token_ids for n in ("a", "b")]
+
+        return _run(served, model_dir("qwen3"), scenario, seed=seed, ends=False)
+
+    (a, b), other = play(1), play(2)
+    assert a != b
+    assert play(1) == [a, b]
+    assert other != [a, b]
+
+
+def test_a_prompt_that_fills_the_context_is_refused(model_dir, served, call):
+    async def scenario(client, _):
+        with pytest.raises(ContextLengthError, match="maximum context length is 32 tokens"):
+            await _one(client, [5] * 32)
+        body = {"token_ids": [5] * 40}
+        status, reply = await call(client.url + wire.GENERATE, "POST", body)
+        assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
+        return await _one(client, [5] * 30, max_tokens=100)
+
+    delta = _run(served, model_dir("qwen3"), scenario, max_model_len=32, ends=False)
+    assert (len(delta.token_ids), delta.finish_reason) == (2, "length")
+
+
+def test_the_last_position_of_the_model_can_be_used(model_dir, served, plain_logprobs):
+    async def scenario(client, engine):
+        assert engine.model.max_model_len == 256  # the model's own, not the 9999 asked for
+        return await _one(client, [5] * 250, max_tokens=100)
+
+    delta = _run(served, model_dir("gpt2"), scenario, max_model_len=9999, ends=False)
+    assert len(delta.token_ids) == 6
+    want = plain_logprobs(model_dir("gpt2"), [5] * 250, delta.token_ids)
+    assert delta.logprobs == pytest.approx(want, abs=1e-4)
+
+
+def test_more_requests_than_slots_wait_in_line(model_dir, served, plain_logprobs):
+    prompts = [[3 + n] * (1 + n % 7) for n in range(20)]
+
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(_one(client, p, f"r{n}")) for n, p in enumerate(prompts)]
+            await _until(lambda: engine.loop.counters.waiting > 0)
+            assert engine.loop.counters.running <= 3
+        return [job.result() for job in jobs]
+
+    deltas = _run(served, model_dir("qwen3"), scenario, max_num_seqs=3)
+    for prompt, delta in zip(prompts, deltas, strict=True):
+        want = plain_logprobs(model_dir("qwen3"), prompt, delta.token_ids)
+        assert delta.logprobs == pytest.approx(want, abs=1e-4)
+
+
+def test_a_paused_engine_queues_and_resumes(model_dir, served, call):
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            long = tasks.create_task(_one(client, name="long", max_tokens=200))
+            await _until(lambda: engine.loop.counters.steps > 5)
+            await client.pause(recompute=False)
+            assert (await call(client.url + "/is_paused"))[1] == {"is_paused": True}
+            steps = engine.loop.counters.steps
+            late = tasks.create_task(_one(client, name="late", max_tokens=2))
+            await asyncio.sleep(0.05)
+            assert engine.loop.counters.steps == steps
+            assert not late.done()
+            await client.resume()
+        return long.result(), late.result()
+
+    long, late = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert (len(long.token_ids), len(late.token_ids)) == (200, 2)
+
+
+def test_closing_the_connection_aborts(model_dir, served):
+    async def scenario(client, engine):
+        params = SamplingParams(max_tokens=250)
+        stream = client.generate(PROMPT, params, request_id="a", session_id="a", stream=True)
+        await anext(stream)
+        await stream.aclose()
+        await _until(lambda: engine.loop.counters.running == 0)
+        assert engine.loop.counters.finished == {"abort": 1}
+        waiting = asyncio.ensure_future(_one(client, name="b", max_tokens=250))
+        await _until(lambda: engine.loop.counters.running == 1)
+        waiting.cancel()
+        await _until(lambda: engine.loop.counters.finished["abort"] == 2)
+
+    _run(served, model_dir("qwen3"), scenario, ends=False)
+
+
+def test_abort_requests_returns_what_there_is(model_dir, served, call):
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            job = tasks.create_task(_one(client, name="x", max_tokens=250))
+            await _until(lambda: engine.loop.counters.steps > 5)
+            await client.pause(recompute=False)  # a paused engine aborts too
+            body = {"request_ids": ["x", "unknown"]}
+            url = client.url + wire.ABORT_REQUESTS
+            assert await call(url, "POST", body) == (200, {"aborted": 1})
+        return job.result()
+
+    delta = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert delta.finish_reason == "abort"
+    assert 0 < len(delta.token_ids) < 250
+
+
+def test_streamed_equals_whole(model_dir, served):
+    async def scenario(client, _):
+        whole = await _one(client, seed=5, max_tokens=30)
+        params = SamplingParams(max_tokens=30, seed=5)
+        stream = client.generate(PROMPT, params, request_id="s", session_id="s", stream=True)
+        return whole, [delta async for delta in stream]
+
+    whole, parts = _run(served, model_dir("qwen3"), scenario)
+    assert [t for part in parts for t in part.token_ids] == whole.token_ids
+    assert [x for p in parts for x in p.logprobs] == pytest.approx(whole.logprobs, abs=1e-5)
+    assert [p.finish_reason for p in parts[:-1]] == [None] * (len(parts) - 1)
+    assert parts[-1].finish_reason == whole.finish_reason
+    times = [t for part in parts for t in part.times_s]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.monotonic()) < 20
+
+
+def test_what_the_server_says_of_itself(model_dir, served, call):
+    async def scenario(client, _):
+        await _one(client)
+        assert await call(client.url + "/health") == (200, {"status": "ok"})
+        status, text = await call(client.url + "/metrics")
+        assert status == 200
+        assert "arl_engine_generated_tokens_total 8" in text
+        return await client.info()
+
+    info = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert (info.model, info.max_model_len, info.version) == ("tiny", 256, 0)
+    assert info.tokenizer_hash == tokenizer_hash(BUNDLED)
+
+
+@pytest.mark.parametrize(
+    ("params", "named"),
+    [
+        ({"temperatur": 1.0}, "temperatur"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": 1e-9}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": 5}, "logprobs"),
+        ({"stop": [""]}, "stop"),
+        ({"stop_token_ids": [640]}, "stop_token_ids"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_a_wrong_parameter_is_named(model_dir, served, call, params, named):
+    async def scenario(client, _):
+        body = {"token_ids": PROMPT, "sampling_params": params}
+        return await call(client.url + wire.GENERATE, "POST", body)
+
+    status, reply = _run(served, model_dir("qwen3"), scenario)
+    assert status == 400
+    assert named in reply["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe\x00",
+        b"null",
+        b"[" * 100_000,
+        b'{"token_ids": []}',
+        b'{"token_ids": [1.5]}',
+        b'{"token_ids": [-1]}',
+        b'{"token_ids": [640]}',
+        b'{"token_ids": [99999999999999999999999999]}',
+        b'{"token_ids": "123"}',
+        b'{"token_ids": [true]}',
+        b'{"token_ids": [5], "features": {}}',
+        b'{"token_ids": [5], "sampling_params": []}',
+    ],
+)
+def test_a_hostile_body_is_a_400_and_harms_nobody(model_dir, served, call, body):
+    async def scenario(client, _):
+        answer = await call(client.url + wire.GENERATE, "POST", body)
+        assert len((await _one(client)).token_ids) == 8
+        return answer
+
+    status, reply = _run(served, model_dir("qwen3"), scenario, ends=False)
+    assert status == 400
+    assert reply["error"]["message"]
+
+
+def test_other_wrong_requests(model_dir, served, call):
+    async def scenario(client, engine):
+        url = client.url
+        huge = io.BytesIO(b'{"token_ids": [' + b"5," * 9_000_000 + b"5]}")
+        assert (await call(url + wire.GENERATE, "POST", huge))[0] == 413
+        assert (await call(url + "/nothing"))[0] == 404
+        assert (await call(url + wire.GENERATE))[0] == 405
+        for query in ("", "?mode=abort", "?mode=wait", "?mode=keep&clear_cache=maybe"):
+            status, reply = await call(url + "/pause" + query, "POST")
+            assert (status, reply["error"]["param"] in ("mode", "clear_cache")) == (400, True)
+        assert not engine.loop.paused
+        bad = {"weight_version": ""}
+        assert (await call(url + "/finish_weight_update", "POST", bad))[0] == 400
+
+    _run(served, model_dir("qwen3"), scenario)
+
+
+def test_an_id_in_flight_is_refused(model_dir, served, call):
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            job = tasks.create_task(_one(client, name="x", max_tokens=250))
+            await _until(lambda: engine.loop.counters.running == 1)
+            body = {"token_ids": PROMPT, "request_id": "x"}
+            status, reply = await call(client.url + wire.GENERATE, "POST", body)
+            assert (status, reply["error"]["param"]) == (400, "request_id")
+        return job.result()
+
+    assert len(_run(served, model_dir("qwen3"), scenario, ends=False).token_ids) == 250
+
+
+def test_a_request_that_takes_too_long_is_aborted(model_dir, served, call):
+    async def scenario(client, engine):
+        await client.pause(recompute=False)
+        body = {"token_ids": PROMPT}
+        status, reply = await call(client.url + wire.GENERATE, "POST", body)
+        await client.resume()
+        await _until(lambda: engine.loop.counters.finished["abort"] == 1)
+        return status, reply["error"]["message"]
+
+    status, message = _run(served, model_dir("qwen3"), scenario, request_timeout_s=0.1)
+    assert status == 504
+    assert "request_timeout_s" in message

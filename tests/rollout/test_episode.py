@@ -1,0 +1,161 @@
+"""What an episode can come to; every failure has its own outcome and none is a reward of 0."""
+
+import asyncio
+import contextlib
+
+import pytest
+from arl_agents.react import React
+from arl_envs.math.env import MathEnv
+
+from agentgym_rl import Agent, Env, Step
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engines.scripted import Say, ScriptedEngine
+from agentgym_rl.episode import Deadlines, Player
+from agentgym_rl.errors import SandboxError
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.server import Gateway
+from agentgym_rl.gateway.sessions import SessionSampling
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.task import Task
+from agentgym_rl.trajectory import Outcome, Trajectory
+
+
+class Quiz(Env):
+    """Done at the first step; `trouble` happens where it is told to."""
+
+    def __init__(self, at: str = "", trouble: Exception | float = 0.0) -> None:
+        self.at, self.trouble = at, trouble
+
+    async def _maybe(self, place: str) -> None:
+        if self.at == place:
+            if isinstance(self.trouble, Exception):
+                raise self.trouble
+            await asyncio.sleep(self.trouble)
+
+    async def reset(self, *, seed=None, options=None):
+        await self._maybe("reset")
+        return [{"role": "user", "content": "2+3?"}], {}
+
+    async def step(self, action):
+        await self._maybe("step")
+        return Step([], 1.0, terminated=True, truncated=False, info={"metrics": {"steps": 1}})
+
+    async def close(self):
+        await self._maybe("close")
+
+
+class Misbehaving(Agent):
+    def __init__(self, error: Exception | None = None, pause_s: float = 0.0) -> None:
+        self.error, self.pause_s = error, pause_s
+
+    async def run(self, env, client, *, model, task):
+        await asyncio.sleep(self.pause_s)
+        if self.error:
+            raise self.error
+
+
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+MATH = {"env": MathEnv, "task": MathEnv.task_source("train", seed=0)[0]}
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return ChatFormat.load(BUNDLED)
+
+
+def play(chat, *, env=Quiz, agent=None, replies=("5",), task=Task("t", 7), **settings):
+    """Play one episode against a scripted model."""
+    said = [r if isinstance(r, Say) else chat.encode(f"{r}<|im_end|>") for r in replies]
+    max_model_len = settings.pop("max_model_len", 512)
+    engine = ScriptedEngine(said, max_model_len=max_model_len)
+    gateway = Gateway(
+        engine, chat, config=GatewayConfig(), model_name="m", max_model_len=max_model_len
+    )
+
+    async def main() -> Trajectory:
+        async with contextlib.AsyncExitStack() as stack:
+            url = await stack.enter_async_context(gateway.serve())
+            clients = await stack.enter_async_context(AgentClients(url))
+            limits = Deadlines(**({"episode_s": 5, "turn_s": 5, "tool_s": 5} | settings))
+            player = Player(env, agent or React(), gateway, clients, "m", limits)
+            return await player.play(
+                task,
+                episode_id="e",
+                group_id="g",
+                sampling=SessionSampling(max_tokens=48, temperature=1.0),
+            )
+
+    return asyncio.run(main())
+
+
+def test_a_finished_episode_is_completed(chat):
+    found = play(chat)
+    assert (found.outcome, found.reward, found.num_turns) == (Outcome.COMPLETED, 1.0, 1)
+    assert found.rows[0].num_trained == len(chat.encode("5<|im_end|>"))
+    assert found.metrics["steps"] == 1
+    assert found.messages[-1]["content"] == "5"
+
+
+def test_an_agent_that_stops_early_is_truncated(chat):
+    found = play(chat, **MATH, agent=React(max_turns=2), replies=[CALL, CALL])
+    assert (found.outcome, found.num_turns, len(found.rows)) == (Outcome.TRUNCATED, 2, 1)
+
+
+def test_a_conversation_that_outgrows_the_context_is_truncated(chat):
+    found = play(chat, **MATH, agent=React(max_turns=50), replies=[CALL] * 50, max_model_len=120)
+    assert found.outcome is Outcome.TRUNCATED
+    assert "context" in found.error
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcome", "said"),
+    [
+        ({"agent": Misbehaving(ValueError("oops"))}, Outcome.AGENT_ERROR, "ValueError: oops"),
+        ({"agent": Misbehaving(pause_s=9), "episode_s": 0.1}, Outcome.ABORTED, "more than 0.1 s"),
+        ({"env": lambda: Quiz("reset", KeyError("k"))}, Outcome.ENV_ERROR, "env.reset"),
+        ({"env": lambda: Quiz("step", KeyError("k"))}, Outcome.ENV_ERROR, "env.step"),
+        ({"env": lambda: Quiz("step", 9.0), "tool_s": 0.1}, Outcome.ENV_ERROR, "0.1 s"),
+        ({"env": lambda: Quiz("step", SandboxError("gone"))}, Outcome.INFRA_ERROR, "gone"),
+        ({"env": lambda: 1 / 0}, Outcome.ENV_ERROR, "making the env"),
+        ({"replies": [Say([5], fail_after=0)]}, Outcome.INFRA_ERROR, "scripted failure"),
+        ({"replies": [Say([5, 6], finish_reason=None)]}, Outcome.INFRA_ERROR, "finish_reason"),
+        ({"replies": [Say([5], delay_s=9)], "turn_s": 0.1}, Outcome.INFRA_ERROR, "0.1"),
+    ],
+)
+def test_failures_have_their_own_outcomes(chat, settings, outcome, said):
+    found = play(chat, **settings)
+    assert (found.outcome, found.reward) == (outcome, 0.0)
+    assert said in found.error
+    assert not found.outcome.trains
+
+
+def test_a_failing_close_does_not_change_the_record(chat):
+    assert play(chat, env=lambda: Quiz("close", OSError("x"))).outcome is Outcome.COMPLETED
+
+
+def test_an_agent_that_swallows_an_engine_failure_is_still_infra(chat):
+    class Stubborn(Agent):
+        async def run(self, env, client, *, model, task):
+            messages, _ = await env.reset()
+            with contextlib.suppress(Exception):
+                await client.chat.completions.create(model=model, messages=messages)
+            await env.step({"role": "assistant", "content": "5"})
+
+    found = play(chat, agent=Stubborn(), replies=[Say([5], fail_after=0)])
+    assert found.outcome is Outcome.INFRA_ERROR
+
+
+@pytest.mark.parametrize("calls", ["reset", "step"])
+def test_misuse_of_the_env_is_the_agents_error(chat, calls):
+    class Twice(Agent):
+        async def run(self, env, client, *, model, task):
+            await env.reset()
+            if calls == "reset":
+                await env.reset()
+            for _ in range(2):
+                await env.step({"role": "assistant", "content": "5"})
+
+    found = play(chat, agent=Twice())
+    assert found.outcome is Outcome.AGENT_ERROR
+    assert calls in found.error
