@@ -80,8 +80,8 @@ class StepReport:
     metrics: Mapping[str, float]
     """Names of docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
     intervals: Sequence[tuple[str, float, float]] = field(default_factory=list)
-    """(phase, start, end) in CLOCK_MONOTONIC seconds; phases proximal, forward_backward,
-    optimizer, weight_sync, checkpoint."""
+    """(phase, start, end) in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
+    forward_backward, optimizer, weight_sync, checkpoint."""
     checkpoint: str = ""
     """Folder of a checkpoint that covers this step, if one was written."""
 

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 5.0
 
+COUNTED = ("forks", "tool_calls", "malformed_calls", "length_turns", "undelivered_turns")
+"""What the session counts that becomes an `episode/…` metric; the env adds its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -145,7 +148,7 @@ class Player:
             reward=env.reward if env else 0.0,
             rows=record.rows,
             num_turns=record.num_turns,
-            metrics={**{k: float(v) for k, v in record.counters.items()}, **_metrics(env)},
+            metrics={name: float(record.counters[name]) for name in COUNTED} | _metrics(env),
             messages=record.messages,
             error=error_text,
         )

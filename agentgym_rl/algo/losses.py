@@ -80,3 +80,7 @@ def ppo_loss(
     with torch.no_grad():
         kl = (ratio - 1.0 - log_ratio).sum()
         return PolicyLoss(loss, (clipped & live).sum(), kl)
+
+
+LOSSES = {"ppo": ppo_loss}
+"""By `algo.loss`."""

@@ -127,9 +127,10 @@ class _Trainer:
     def _step(self, step: int) -> dict[str, Tensor]:
         """Batch `step`, to its report; the weights it left (rank 0)."""
         config, phases = self._config, Phases()
-        shard = self._client.batch(
-            step, rank=self._world.rank, timeout_s=config.trainer.batch_timeout_s
-        )
+        with phases.phase("rollout_wait"):
+            shard = self._client.batch(
+                step, rank=self._world.rank, timeout_s=config.trainer.batch_timeout_s
+            )
         metrics = self._stepper.train(shard, phases)
         with phases.phase("weight_sync"):
             state = self._policy.full_state()

@@ -6,7 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PHASES = ("proximal", "forward_backward", "optimizer", "weight_sync", "checkpoint")
+PHASES = (
+    "rollout_wait",
+    "proximal",
+    "forward_backward",
+    "optimizer",
+    "weight_sync",
+    "checkpoint",
+)
 
 
 class Phases:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentgym_rl.algo.advantages import episode_advantages, shuffled
 from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
-from agentgym_rl.algo.losses import aggregation_weights, ppo_loss
+from agentgym_rl.algo.losses import LOSSES, aggregation_weights
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.tally import Tally
 from agentgym_rl.batch import BatchShard
@@ -189,7 +189,7 @@ class Stepper:
     def _loss(self, batch: MicroBatch, objective: Objective, tally: Tally) -> Tensor:
         logprobs = self.policy.logprobs(batch.packed)
         index, device = batch.index, logprobs.device
-        result = ppo_loss(
+        result = LOSSES[self._algo.loss](
             logprobs,
             objective.anchor[index].to(device),
             objective.behavior.weight[index].to(device),

@@ -56,6 +56,7 @@ class Misbehaving(Agent):
 
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+QUIZ = Task("t", 7)
 MATH = {"env": MathEnv, "task": MathEnv.task_source("train", seed=0)[0]}
 
 
@@ -64,7 +65,7 @@ def chat():
     return ChatFormat.load(BUNDLED)
 
 
-def play(chat, *, env=Quiz, agent=None, replies=("5",), task=Task("t", 7), **settings):
+def play(chat, *, env=Quiz, agent=None, replies=("5",), task=QUIZ, **settings):
     """Play one episode against a scripted model."""
     said = [r if isinstance(r, Say) else chat.encode(f"{r}<|im_end|>") for r in replies]
     max_model_len = settings.pop("max_model_len", 512)
@@ -103,7 +104,7 @@ def test_an_agent_that_stops_early_is_truncated(chat):
 
 
 def test_a_conversation_that_outgrows_the_context_is_truncated(chat):
-    found = play(chat, **MATH, agent=React(max_turns=50), replies=[CALL] * 50, max_model_len=120)
+    found = play(chat, **MATH, agent=React(max_turns=50), replies=[CALL] * 50, max_model_len=100)
     assert found.outcome is Outcome.TRUNCATED
     assert "context" in found.error
 

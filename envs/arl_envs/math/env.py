@@ -111,7 +111,6 @@ class MathEnv(Env):
     def _info(self) -> dict[str, Any]:
         assert self._task is not None
         metrics = {
-            "num_turns": self._turns,
             "tool_calls": self._tool_calls,
             "tool_errors": self._tool_errors,
         }
