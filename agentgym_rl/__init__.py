@@ -50,7 +50,24 @@ _HOMES = {
     "spec": "registry",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = [
+    "Agent",
+    "Config",
+    "Env",
+    "Message",
+    "Sandbox",
+    "Step",
+    "Task",
+    "TaskSource",
+    "ToolSpec",
+    "Trajectory",
+    "__version__",
+    "load_config",
+    "make",
+    "make_agent",
+    "register",
+    "spec",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -94,8 +94,9 @@ class EpisodeEnv(Env):
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
     async def _guarded(self, what: str, call: Any) -> Any:
+        limit = asyncio.timeout(self._tool_timeout_s)
         try:
-            async with asyncio.timeout(self._tool_timeout_s) as limit:
+            async with limit:
                 return await call
         except InfraError as error:
             self.failure = error
@@ -154,8 +155,9 @@ class Player:
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> Exception | None:
+        limit = asyncio.timeout(self.deadlines.episode_s)
         try:
-            async with asyncio.timeout(self.deadlines.episode_s) as limit:
+            async with limit:
                 await env.start()
                 await self.agent.run(env, client, model=self.model_name, task=task)
         except Exception as error:

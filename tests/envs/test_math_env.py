@@ -125,7 +125,7 @@ def test_one_tool_message_per_call_in_order() -> None:
         {"role": "tool", "tool_call_id": "b", "content": "error: one operation like 3*4"},
     ]
     assert step.info["tool_errors"] == ["error: one operation like 3*4"]
-    assert step.info["metrics"] == {"num_turns": 1, "tool_calls": 2, "tool_errors": 1}
+    assert step.info["metrics"] == {"tool_calls": 2, "tool_errors": 1}
 
 
 MALFORMED = [
@@ -202,7 +202,7 @@ def test_one_instance_plays_again() -> None:
     tasks, env = MathEnv.task_source("train", seed=0), MathEnv()
     for i in (0, 1, 0):
         run(env.reset(options={"task": tasks[i]}))
-        assert run(env.step(solve(tasks[i])[-1])).info["metrics"]["num_turns"] == 1
+        assert run(env.step(solve(tasks[i])[-1])).info["metrics"]["tool_calls"] == 0
 
 
 def test_seeded_reset_is_deterministic_and_never_held_out() -> None:

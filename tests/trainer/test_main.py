@@ -77,7 +77,7 @@ def test_a_report_has_metrics_and_intervals(tiny_model, tmp_path):
     for name in ("loss", "grad_norm", "lr", "policy/clip_fraction", "time/weight_sync"):
         assert name in report.metrics
     phases = [name for name, _, _ in report.intervals]
-    assert phases[0] == "proximal"
+    assert phases[:2] == ["rollout_wait", "proximal"]
     assert phases[-2:] == ["weight_sync", "checkpoint"]
     assert all(before < a <= b < time.monotonic() for _, a, b in report.intervals)
 

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
-from .decoder import Decoder
+from .decoder import Decoder, Segment
 from .request import Request
 from .sampler import Sampler
 
 PREFILL_TOKENS = 4096
 """Padded prompt tokens of one forward; a longer prompt goes alone."""
+_SEGMENT_ROWS = 16
+"""Finest split of the batch."""
+_SEGMENT_WORTH = 400
+"""Padded positions (rows x tokens) a segment must save to pay for its own operations."""
 
 
 class Batch:
@@ -55,11 +59,11 @@ class Batch:
 
     def step(self) -> tuple[list[int], list[float]]:
         """One sampled token and its log-prob for each of `rows`, in their order."""
-        logits = self._decoder.decode(self._tokens, self._positions, self._length)
+        logits = self._decoder.decode(self._tokens, self._positions, self._segments)
         tokens, logprobs = self._sampler.sample(logits)
         self._tokens = tokens
         self._positions += 1
-        self._length += 1
+        self._segments = [Segment(a, b, length + 1) for a, b, length in self._segments]
         return tokens.tolist(), logprobs.tolist()
 
     def _refresh(self) -> None:
@@ -68,7 +72,7 @@ class Batch:
         positions = [request.num_fed for request in self.rows]
         self._tokens = torch.tensor([request.last_token for request in self.rows], device=device)
         self._positions = torch.tensor(positions, device=device)
-        self._length = max(positions, default=0) + 1
+        self._segments = segments(positions)
         self._sampler.set_rows(
             [request.sampling for request in self.rows],
             [len(request.token_ids) for request in self.rows],
@@ -88,3 +92,25 @@ def prefill_groups(lengths: Sequence[int], budget: int = PREFILL_TOKENS) -> list
     if lengths:
         groups.append(range(start, len(lengths)))
     return groups
+
+
+def segments(positions: Sequence[int], worth: int = _SEGMENT_WORTH) -> list[Segment]:
+    """Split slots into runs that need not attend as far as the longest row.
+
+    Rows admitted together are in order of length, so that runs of like rows are common.
+    """
+    found: list[Segment] = []
+    for start in range(0, len(positions), _SEGMENT_ROWS):
+        stop = min(start + _SEGMENT_ROWS, len(positions))
+        segment = Segment(start, stop, max(positions[start:stop]) + 1)
+        if found and _waste(found[-1], segment) < worth:
+            before = found.pop()
+            segment = Segment(before.start, stop, max(before.length, segment.length))
+        found.append(segment)
+    return found
+
+
+def _waste(first: Segment, second: Segment) -> int:
+    """Positions that would be padding if the two were one."""
+    length = max(first.length, second.length)
+    return sum((s.stop - s.start) * (length - s.length) for s in (first, second))

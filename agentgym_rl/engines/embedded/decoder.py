@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,14 @@ from torch import Tensor
 from agentgym_rl.errors import WeightsError
 
 Swap = Callable[[], None]
+
+
+class Segment(NamedTuple):
+    """Neighbouring slots [start, stop) that attend to at most `length` positions."""
+
+    start: int
+    stop: int
+    length: int
 
 
 class Decoder(ABC):
@@ -24,13 +33,14 @@ class Decoder(ABC):
         """Cache the tokens of `rows` (none empty) in slots first, first+1, ..."""
 
     @abstractmethod
-    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Feed one token per row and return float32 logits [b, V] of what follows.
 
         Args:
             tokens: [b] token of slots 0..b-1.
             positions: [b] their positions; earlier ones of each slot are cached.
-            length: max(positions) + 1, known to the caller without asking the device.
+            segments: a partition of the slots in order, each with its max(positions) + 1, known
+                to the caller without asking the device.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .decoder import Decoder, Swap
+from .decoder import Decoder, Segment, Swap
 from .fused import FusedLayer, FusedShape, FusedWeights
 from .kv import SlotKV
 
@@ -58,9 +58,9 @@ class FusedDecoder(Decoder):
             )
             x = self._feed_forward(x, mixed.transpose(1, 2).flatten(2), layer)
 
-    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
         shape, weights = self._shape, self._weights
-        rows = tokens.shape[0]
+        rows, length = len(tokens), max(segment.length for segment in segments)
         self._kv.reserve(rows, length)
         if len(self._slots) != rows:
             self._slots = torch.arange(rows, device=self.device)
@@ -74,9 +74,7 @@ class FusedDecoder(Decoder):
             cached_keys, cached_values = self._kv.layers[index]
             cached_keys[self._slots, :, :, positions] = keys
             cached_values[self._slots, :, positions] = values
-            mixed = self._attend(
-                queries, cached_keys[:rows, :, :, :length], cached_values[:rows, :, :length], mask
-            )
+            mixed = self._attend(queries, cached_keys, cached_values, mask, segments)
             x = self._feed_forward(x, mixed, layer)
         x = F.rms_norm(x, (x.shape[-1],), weights.norm, shape.eps)
         return F.linear(x, weights.head).float()
@@ -108,17 +106,31 @@ class FusedDecoder(Decoder):
         queries, keys = qk.split((heads, kv_heads), dim=-2)
         return queries, keys, values
 
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """[b, H D] from queries [b, H, D], keys [b, K, D, T], values [b, K, T, D].
+    def _attend(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        segments: Sequence[Segment],
+    ) -> Tensor:
+        """[b, H D] from queries [b, H, D], all cached keys and values, mask [b K, 1, T].
 
         Batched products over (row, key head), whose G queries stand where a sequence would: on
         a CPU about twice as fast as scaled_dot_product_attention with one query a row.
         """
-        shape = self._shape
-        queries = (queries * shape.head_dim**-0.5).view(len(mask), -1, shape.head_dim)
-        scores = torch.baddbmm(mask, queries, keys.flatten(0, 1))
-        weights = scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
-        return torch.bmm(weights, values.flatten(0, 1)).view(keys.shape[0], -1)
+        shape, rows = self._shape, len(queries)
+        per_row = shape.num_kv_heads
+        queries = (queries * shape.head_dim**-0.5).view(rows * per_row, -1, shape.head_dim)
+        mixed = torch.empty_like(queries)
+        for start, stop, length in segments:
+            mine = slice(start * per_row, stop * per_row)
+            near = keys[start:stop, :, :, :length].flatten(0, 1)
+            scores = torch.baddbmm(mask[mine, :, :length], queries[mine], near)
+            weights = scores.softmax(dim=-1, dtype=torch.float32).to(values.dtype)
+            near = values[start:stop, :, :length].flatten(0, 1)
+            torch.bmm(weights, near, out=mixed[mine])
+        return mixed.view(rows, -1)
 
     def _feed_forward(self, x: Tensor, mixed: Tensor, layer: FusedLayer) -> Tensor:
         """The rest of a layer, after attention."""

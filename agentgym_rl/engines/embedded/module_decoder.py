@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from .decoder import Decoder, Swap
+from .decoder import Decoder, Segment, Swap
 from .kv import SlotKV
 
 
@@ -71,7 +71,8 @@ class CachedDecoder(ModuleDecoder):
         positions = torch.arange(length, device=self.device).expand(len(rows), -1)
         self._forward(tokens, positions, None)
 
-    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
+        length = max(segment.length for segment in segments)
         self._kv.reserve(len(tokens), length)
         self._cache.begin_decode(positions, length)
         columns = torch.arange(length, device=self.device)
@@ -163,7 +164,8 @@ class UncachedDecoder(ModuleDecoder):
         tokens = self._padded(rows)
         self._tokens[first : first + len(rows), : tokens.shape[1]] = tokens
 
-    def decode(self, tokens: Tensor, positions: Tensor, length: int) -> Tensor:
+    def decode(self, tokens: Tensor, positions: Tensor, segments: Sequence[Segment]) -> Tensor:
+        length = max(segment.length for segment in segments)
         rows = torch.arange(len(tokens), device=self.device)
         self._tokens[rows, positions] = tokens
         logits = self._module(

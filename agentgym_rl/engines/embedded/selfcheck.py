@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .batch import segments
 from .decoder import Decoder
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def _step(
     logits = decoder.decode(
         torch.tensor(tokens, device=decoder.device),
         torch.tensor(positions, device=decoder.device),
-        max(positions) + 1,
+        segments(positions, worth=0),
     )
     worst = 0.0
     for got, row in zip(logits, slots, strict=True):
