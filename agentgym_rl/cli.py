@@ -128,6 +128,9 @@ def _training_summary(result: Any) -> str:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    checkpoint = args.checkpoint.resolve() if args.checkpoint else None
+    if checkpoint and not args.run:
+        args.run = checkpoint.parents[1]
     if args.run:
         run_dir = Path(args.run)
         if args.config or not (run_dir / "config.toml").exists():
@@ -136,7 +139,7 @@ def _eval(args: argparse.Namespace) -> int:
                 "--run takes the configuration and the exported model of that run"
             )
         args.config = run_dir / "config.toml"
-        args.model = args.model or str(run_dir / "export")
+        args.model = args.model or (None if checkpoint else str(run_dir / "export"))
     config = _config(args)
     from .inspect.progress import make_progress
     from .run import evaluate_model
@@ -144,7 +147,7 @@ def _eval(args: argparse.Namespace) -> int:
     log.setup(config.logging.level)
     progress = make_progress(config.logging.progress, total_steps=0)
     try:
-        result = _run_loop(lambda: evaluate_model(config, progress))
+        result = _run_loop(lambda: evaluate_model(config, progress, checkpoint=checkpoint))
     finally:
         progress.close()
     if args.json:
@@ -266,6 +269,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--steps", type=int, metavar="N", help="training batches")
     evaluate = _command(commands, "eval", _eval, "held-out reward of a model or a finished run")
     evaluate.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
+    evaluate.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
+    )
     for command in (train, evaluate):
         command.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
         command.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")

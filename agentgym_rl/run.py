@@ -24,7 +24,7 @@ from . import registry
 from .asgi import serving
 from .buffer import Buffer
 from .cluster.local import LocalProcesses
-from .config import Config, dump_toml
+from .config import Config, ModelConfig, dump_toml
 from .controller import Controller
 from .engine import version_label
 from .engines.client import HttpEngine
@@ -308,10 +308,19 @@ class _TrainingRun:
         )
 
 
-async def evaluate_model(config: Config, progress: Progress) -> dict[str, Any]:
-    """Evaluate `config.model` on held-out tasks; the JSON object of `arl eval --json`."""
+async def evaluate_model(
+    config: Config, progress: Progress, *, checkpoint: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate `config.model` on held-out tasks; the JSON object of `arl eval --json`.
+
+    With `checkpoint` (a run's `checkpoints/step-N`) its weights take the place of the model's.
+    """
     check(config)
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as folder:
+        evaluated = checkpoint or config.model.path
+        if checkpoint:
+            progress.phase(f"reading {checkpoint}")
+            config = _from_checkpoint(config, checkpoint, Path(folder) / "model")
         config_file = Path(folder) / "config.toml"
         config_file.write_text(dump_toml(config))
         async with LocalProcesses(
@@ -333,7 +342,16 @@ async def evaluate_model(config: Config, progress: Progress) -> dict[str, Any]:
                     on_progress=progress.evaluating,
                 )
                 watch.cancel()
-    return asdict(result) | {"model": config.model.path}
+    return asdict(result) | {"model": str(evaluated)}
+
+
+def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
+    """The same configuration, its model being a checkpoint written out to `folder`."""
+    from .trainer.export import export_checkpoint  # torch, which nothing else here needs
+
+    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config.trainer)
+    return config.model_copy(update={"model": ModelConfig(path=str(folder))})
 
 
 def free_port() -> int:

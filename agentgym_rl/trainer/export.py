@@ -13,7 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
+
+from .checkpoint import load_checkpoint
+from .optim import make_optimizer
+from .policy import Policy
+from .world import join_world
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
 
@@ -44,6 +50,20 @@ def export_model(folder: Path, state: Mapping[str, Tensor], *, model_dir: Path) 
         shutil.rmtree(beside, ignore_errors=True)
         raise TrainerError(f"cannot export the model to {folder}: {error}") from error
     return folder
+
+
+def export_checkpoint(
+    checkpoint: Path, folder: Path, *, model_dir: Path, config: TrainerConfig
+) -> Path:
+    """Write `folder` from a checkpoint of any number of ranks; `model_dir` as the run began.
+
+    Raises:
+        TrainerError: no complete checkpoint there, or one of another model.
+    """
+    with join_world() as world:
+        policy = Policy.load(model_dir, world)
+        load_checkpoint(checkpoint, policy, make_optimizer(policy.model.parameters(), config))
+        return export_model(folder, policy.full_state(), model_dir=model_dir)
 
 
 def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:

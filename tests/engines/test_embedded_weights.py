@@ -9,7 +9,7 @@ import torch
 
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.embedded.journal import read_journal
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.errors import EngineError, WeightsError
 from agentgym_rl.weights.files import write_version
 
 TOLERANCE = 1e-4
@@ -283,3 +283,25 @@ def test_float32_weights_into_a_bfloat16_engine(model_dir, served, perturbed, tm
             return (await client.info()).version
 
     assert asyncio.run(scenario()) == 1
+
+
+def test_weights_that_overflow_fail_the_request_and_not_the_engine(
+    model_dir, served, perturbed, tmp_path
+):
+    good = perturbed(model_dir("qwen3"), 14)
+    huge = {"model.norm.weight": torch.full_like(good["model.norm.weight"], 3e38)}
+    wild = write_version(tmp_path, 1, good | huge)
+    tame = write_version(tmp_path, 2, good)
+
+    async def scenario():
+        async with served(model_dir("qwen3"), ends=False) as (client, _):
+            await client.update_weights(str(wild), version=1)
+            sampling = SamplingParams(max_tokens=4)
+            call = client.generate([5], sampling, request_id="a", session_id="a")
+            with pytest.raises(EngineError, match=r"version 0\.1 gave logits that are not finite"):
+                await anext(call)
+            await client.update_weights(str(tame), version=2)
+            async for delta in client.generate([5], sampling, request_id="b", session_id="b"):
+                return delta
+
+    assert asyncio.run(scenario()).versions == [2] * 4

@@ -184,8 +184,10 @@ class EmbeddedEngine:
 
     def _notify(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
         """From the decode thread: one wake-up of the event loop for all rows of a step."""
-        assert self._event_loop is not None
-        self._event_loop.call_soon_threadsafe(self._announce, progress)
+        loop = self._event_loop
+        assert loop is not None
+        if not loop.is_closed():  # a step that outlasted `stop` has nobody left to tell
+            loop.call_soon_threadsafe(self._announce, progress)
 
     def _announce(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
         for request, visible, done in progress:

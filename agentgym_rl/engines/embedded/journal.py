@@ -30,7 +30,10 @@ class JournalLine(msgspec.Struct, kw_only=True):
 
 
 class Journal:
-    """JSON lines at `path`, one per request; opened for appending, flushed line by line."""
+    """JSON lines at `path`, one per request; opened for appending, flushed line by line.
+
+    Requests still open when the engine stops or dies got no reply and have no line.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
