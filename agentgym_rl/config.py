@@ -7,13 +7,12 @@ same file gives the same run.
 from __future__ import annotations
 
 import difflib
-import json
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
@@ -335,41 +334,7 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
 def dump_toml(config: BaseModel) -> str:
     """The resolved configuration as TOML (None is written as an absent key)."""
     values = config.model_dump(exclude_none=True)
-    return "\n".join(_toml_lines(values, "")).strip() + "\n"
-
-
-def _toml_lines(values: Mapping[str, Any], prefix: str) -> list[str]:
-    lines: list[str] = []
-    tables = {k: v for k, v in values.items() if isinstance(v, dict)}
-    for key, value in values.items():
-        if key not in tables:
-            lines.append(f"{_toml_key(key)} = {_toml_value(value)}")
-    for key, table in tables.items():
-        name = f"{prefix}{_toml_key(key)}"
-        lines += ["", f"[{name}]", *_toml_lines(table, f"{name}.")]
-    return lines
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key)
-
-
-def _toml_string(text: str) -> str:
-    # JSON's escapes are TOML's but for two: surrogate pairs, and DEL must be escaped
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml_value(v) for v in value)}]"
-    if isinstance(value, dict):
-        pairs = (f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, str):
-        return _toml_string(value)
-    if isinstance(value, float):
-        return repr(value)  # inf and nan are TOML, unlike JSON's Infinity and NaN
-    return json.dumps(value)
+    return tomli_w.dumps(values)
 
 
 def _literal(keys: Sequence[str], text: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,52 +94,50 @@ def choose_decoder(module: Any, config: EngineConfig, max_model_len: int) -> Dec
     Raises:
         ConfigError: not even the last one agrees with the model's own forward.
     """
-    dtype, device = module.dtype, module.device
     slots = config.max_num_seqs
-
-    def cache(transposed_keys: bool = False) -> SlotKV:
-        return SlotKV(
-            max_slots=slots,
-            max_length=max_model_len,
-            dtype=dtype,
-            device=device,
-            transposed_keys=transposed_keys,
-        )
-
-    def fused() -> Decoder:
-        assert isinstance(shape, FusedShape)
-        rope = rope_tables(module, max_model_len, dtype)
-        weights = FusedWeights.of(dict(module.named_parameters()), shape)
-        return FusedDecoder(weights, shape, rope, cache(transposed_keys=True))
-
-    shape = FusedShape.of(module)
-    not_fused = shape if isinstance(shape, str) else None
-    if config.fused == "never":
-        not_fused = "engine.fused is never"
-    candidates: list[tuple[str | None, str, Callable[[], Decoder]]] = [
-        (not_fused, "fused", fused),
-        (
-            CachedDecoder.obstacle(module, max_model_len),
-            "cached",
-            lambda: CachedDecoder(module, cache()),
-        ),
-        (
-            None,
-            "uncached",
-            lambda: UncachedDecoder(module, max_slots=slots, max_length=max_model_len),
-        ),
-    ]
-    for obstacle, name, make in candidates:
-        if obstacle is not None:
-            log.info("not decoding by the %s path: %s", name, obstacle)
-            continue
-        decoder = make()
-        if self_check(decoder, module, min(max_model_len, 48), rows=min(slots, 3)):
-            log.info("decoding by the %s path", name)
+    for make in (_fused, _cached, _uncached):
+        decoder = make(module, config, max_model_len)
+        if isinstance(decoder, str):
+            log.info("not decoding by the %s path: %s", make.__name__.strip("_"), decoder)
+        elif self_check(decoder, module, min(max_model_len, 48), rows=min(slots, 3)):
+            log.info("decoding by the %s path", decoder.name)
             return decoder
     raise ConfigError(
         f"no decoder reproduces {type(module).__name__}; see the warnings above. "
         "Is it a causal language model in a supported dtype (engine.dtype)?"
+    )
+
+
+def _fused(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+    """The decoder, or the reason why it does not fit; so for the other two."""
+    if config.fused == "never":
+        return "engine.fused is never"
+    shape = FusedShape.of(module)
+    if isinstance(shape, str):
+        return shape
+    weights = FusedWeights.of(dict(module.named_parameters()), shape)
+    rope = rope_tables(module, max_model_len, module.dtype)
+    return FusedDecoder(weights, shape, rope, _cache(module, config, max_model_len, True))
+
+
+def _cached(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+    obstacle = CachedDecoder.obstacle(module, max_model_len)
+    if obstacle is not None:
+        return obstacle
+    return CachedDecoder(module, _cache(module, config, max_model_len, False))
+
+
+def _uncached(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+    return UncachedDecoder(module, max_slots=config.max_num_seqs, max_length=max_model_len)
+
+
+def _cache(module: Any, config: EngineConfig, max_model_len: int, transposed_keys: bool) -> SlotKV:
+    return SlotKV(
+        max_slots=config.max_num_seqs,
+        max_length=max_model_len,
+        dtype=module.dtype,
+        device=module.device,
+        transposed_keys=transposed_keys,
     )
 
 
