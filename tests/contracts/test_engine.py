@@ -40,11 +40,30 @@ async def _embedded() -> AsyncIterator[Engine]:
             await client.close()
 
 
-ENGINES: dict[str, Factory] = {"embedded": _embedded}
+@asynccontextmanager
+async def _scripted() -> AsyncIterator[Engine]:
+    from agentgym_rl.engines.scripted import Say, ScriptedEngine
+
+    def script(prompt):
+        if max(prompt) >= 640:
+            raise EngineError(f"token {max(prompt)} is not in the vocabulary")
+        return Say([7] * 100, delay_s=0.001)
+
+    yield ScriptedEngine(script, max_model_len=128)
+
+
+ENGINES: dict[str, Factory] = {"embedded": _embedded, "scripted": _scripted}
+WITH_A_MODEL = {"embedded"}
+"""Engines that have a context to fill and read weight files; a script has neither."""
 
 
 @pytest.fixture(params=ENGINES)
 def make_engine(request: pytest.FixtureRequest) -> Factory:
+    return ENGINES[request.param]
+
+
+@pytest.fixture(params=sorted(WITH_A_MODEL))
+def make_model_engine(request: pytest.FixtureRequest) -> Factory:
     return ENGINES[request.param]
 
 
@@ -104,21 +123,21 @@ def test_requests_run_side_by_side(make_engine):
     assert all(reply[-1].finish_reason for reply in replies)
 
 
-def test_a_prompt_without_room_is_a_context_length_error(make_engine):
+def test_a_prompt_without_room_is_a_context_length_error(make_model_engine):
     async def scenario(engine):
         limit = (await engine.info()).max_model_len
         with pytest.raises(ContextLengthError, match=str(limit)):
             await _collect(engine, [5] * limit)
 
-    _run(make_engine, scenario)
+    _run(make_model_engine, scenario)
 
 
-def test_the_context_fills_with_length(make_engine):
+def test_the_context_fills_with_length(make_model_engine):
     async def scenario(engine):
         limit = (await engine.info()).max_model_len
         return await _collect(engine, [5] * (limit - 1), max_tokens=9)
 
-    (delta,) = _run(make_engine, scenario)
+    (delta,) = _run(make_model_engine, scenario)
     assert len(delta.token_ids) == 1
     assert delta.finish_reason in ("stop", "length")
 
@@ -174,7 +193,7 @@ def _weights(folder: Path, *, version: int) -> Path:
     return write_version(folder, version, load_file(BUNDLED / "model.safetensors"))
 
 
-def test_a_bad_file_leaves_the_version_as_it_was(make_engine, tmp_path):
+def test_a_bad_file_leaves_the_version_as_it_was(make_model_engine, tmp_path):
     path = _weights(tmp_path, version=4)
     path.write_bytes(path.read_bytes()[:1000])
 
@@ -184,7 +203,7 @@ def test_a_bad_file_leaves_the_version_as_it_was(make_engine, tmp_path):
         await _collect(engine, [5, 6])
         return await _version(engine)
 
-    assert _run(make_engine, scenario) == 0
+    assert _run(make_model_engine, scenario) == 0
 
 
 def test_closing_the_iterator_early_is_fine(make_engine):

@@ -25,10 +25,10 @@ from agentgym_rl.engines.embedded import fused_decoder, main, model
 options = json.loads(sys.argv[2])
 if dies_after := options.pop("dies_after", None):
     class Dying(fused_decoder.FusedDecoder):
-        def decode(self, tokens, positions, length):
-            if length > dies_after:
+        def decode(self, tokens, positions, segments):
+            if segments[0].length > dies_after:
                 raise RuntimeError("the decoder broke")
-            return super().decode(tokens, positions, length)
+            return super().decode(tokens, positions, segments)
     model.FusedDecoder = Dying
 main.serve(model_dir=Path(sys.argv[1]), config=EngineConfig(device="cpu", **options))
 """
@@ -52,11 +52,11 @@ def _process(folder, **options):
         process.communicate(timeout=10)
 
 
-async def _generate(url, max_tokens=200, **options):
+async def _generate(url, prompt):
     client = HttpEngine(url, timeout_s=20)
     try:
-        params = SamplingParams(max_tokens=max_tokens)
-        stream = client.generate([5, 6], params, request_id="a", session_id="a", **options)
+        params = SamplingParams(max_tokens=100)
+        stream = client.generate(prompt, params, request_id="a", session_id="a")
         return [delta async for delta in stream]
     finally:
         await client.close()
@@ -103,7 +103,7 @@ def test_a_killed_engine_is_an_engine_error(model_dir):
 def test_a_dead_decode_thread_ends_the_process_with_its_traceback(model_dir, call):
     async def scenario(url):
         with pytest.raises(EngineError, match="the decoder broke"):
-            await _generate(url)
+            await _generate(url, [5] * 58)  # longer than what the self-check decodes
         status, reply = await call(url + "/health")
         assert (status, "the decoder broke" in str(reply)) == (503, True)
 
