@@ -39,7 +39,7 @@ def plot_reward(
     bottom.plot(steps, [m["staleness/mean"] for m in history], label="mean", color="#2ca02c")
     bottom.plot(steps, [m["staleness/max"] for m in history], ":", label="max", color="#2ca02c")
     bottom.set(xlabel="training batch = policy version", ylabel="staleness")
-    bottom.legend(loc="upper right", ncols=2)
+    bottom.legend(loc="lower right", ncols=2)
     bottom.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 

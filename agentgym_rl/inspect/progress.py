@@ -73,21 +73,21 @@ class _Plain:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._first_step = self._first_step or time.monotonic()
-        left = _eta_s(self._first_step, step, self._total)
+        left = _time_left(self._first_step, step, self._total)
         overlap = metrics.get("overlap", float("nan"))
         self._say(
             f"step {step + 1:>3}/{self._total}  reward {metrics['reward/mean']:.2f}"
             f"  stale {metrics['staleness/mean']:.1f}/{metrics['staleness/max']:.0f}"
-            f"  tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
-            f"  overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
-            f"  eta {left:>3.0f} s"
+            f"  tok/s {metrics["throughput/generated_tokens_per_s"]:>5.0f}"
+            f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
+            f" {left}"
         )
 
     def close(self) -> None: ...
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
-        print(f"{self._said - self._start:6.1f}s  {text}", file=sys.stderr, flush=True)
+        print(f"{self._said - self._start:5.1f}s {text}", file=sys.stderr, flush=True)
 
 
 class _Rich:
@@ -115,8 +115,8 @@ class _Rich:
         self._first_step = self._first_step or time.monotonic()
         self._rewards.append(metrics["reward/mean"])
         self._metrics = metrics
-        left = _eta_s(self._first_step, step, self._total)
-        self._phase = f"step {step + 1} of {self._total}, about {left:.0f} s left"
+        left = _time_left(self._first_step, step, self._total)
+        self._phase = f"step {step + 1} of {self._total}  {left}"
 
     def close(self) -> None:
         self._live.stop()
@@ -149,6 +149,8 @@ def sparkline(values: list[float], *, low: float = 0.0, high: float = 1.0) -> st
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
 
 
-def _eta_s(first_step: float, step: int, total: int) -> float:
-    """Seconds left, from the pace since the first step finished."""
-    return (time.monotonic() - first_step) / max(step, 1) * (total - step - 1)
+def _time_left(first_step: float, step: int, total: int) -> str:
+    """ "eta 12 s", from the pace since the first step finished; nothing at that step itself."""
+    if step == 0:
+        return ""
+    return f"eta {(time.monotonic() - first_step) / step * (total - step - 1):.0f} s"
