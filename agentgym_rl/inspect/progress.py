@@ -78,7 +78,7 @@ class _Plain:
         self._say(
             f"step {step + 1:>3}/{self._total}  reward {metrics['reward/mean']:.2f}"
             f"  stale {metrics['staleness/mean']:.1f}/{metrics['staleness/max']:.0f}"
-            f"  tok/s {metrics["throughput/generated_tokens_per_s"]:>5.0f}"
+            f"  tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
             f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
             f" {left}"
         )
