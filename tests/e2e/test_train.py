@@ -31,6 +31,13 @@ def test_eta_zero_is_on_policy_to_rounding(start):
     assert max(step["mismatch/max_abs"] for step in run.metrics()) <= 1e-4
 
 
+def test_two_trainer_ranks_train_one_run(start):
+    run = start("--trainer.num_ranks=2", "--eval.num_tasks=0", "--steps=3")
+    assert run.result()["steps"] == 3
+    assert (run.folder / "logs" / "trainer-1.log").exists()
+    assert run.leftovers() == set()
+
+
 def test_stragglers_are_dropped_and_their_budget_returned(start):
     run = start(
         "--env=straggler:Straggler",
@@ -61,10 +68,12 @@ def test_the_same_run_folder_is_not_written_twice(start):
 def test_a_finished_run_can_be_evaluated(start):
     run = start("--eval.num_tasks=16", "--steps=1")
     run.result()
-    command = [sys.executable, "-m", "agentgym_rl", "eval", f"--run={run.folder}", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["num_tasks"] == 16
+    evaluate = [sys.executable, "-m", "agentgym_rl", "eval", "--json"]
+    for model in (f"--run={run.folder}", f"--checkpoint={run.folder}/checkpoints/step-1"):
+        command = [*evaluate, model]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["num_tasks"] == 16
 
 
 def test_an_agent_that_always_fails_stops_the_run_with_its_traceback(start):
