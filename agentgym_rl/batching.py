@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .algo.balance import balance
 from .batch import BatchRow, BatchShard
 from .buffer import Group
 from .trajectory import Trajectory
@@ -15,18 +16,18 @@ def split_batch(
     """One shard per rank.
 
     Episodes are dealt to minibatches first, balanced by tokens and without regard to ranks;
-    groups are then dealt whole to ranks. So minibatch j holds the same episodes over all ranks
-    together, however many there are.
+    groups are then dealt whole to ranks, balanced by tokens. So minibatch j holds the same
+    episodes over all ranks together, however many there are. A rank may get no group at all.
     """
     episodes = [member for group in groups for member in group.members]
     group_of = [i for i, group in enumerate(groups) for _ in group.members]
     minibatch_of = _deal([e.num_tokens for e in episodes], num_minibatches)
-    rank_of = _deal([sum(m.num_tokens for m in group.members) for group in groups], num_ranks)
+    sizes = [sum(member.num_tokens for member in group.members) for group in groups]
     shards: list[BatchShard] = []
-    for rank in range(num_ranks):
+    for held in balance(sizes, num_ranks):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
         for index, episode in enumerate(episodes):
-            if rank_of[group_of[index]] == rank:
+            if group_of[index] in held:
                 minibatches[minibatch_of[index]] += [BatchRow(r, index) for r in episode.rows]
         shards.append(
             BatchShard(
@@ -61,7 +62,10 @@ def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
 def batch_metrics(
     groups: Sequence[Group], version: int, dropped: Mapping[str, int]
 ) -> dict[str, float]:
-    """What a batch says of the rollout that made it (names: docs/metrics.md)."""
+    """What a batch says of the rollout that made it (names: docs/metrics.md).
+
+    An environment's own metric becomes `episode/<name>`, unless that name is one of ours.
+    """
     episodes: list[Trajectory] = [member for group in groups for member in group.members]
     rewards = [e.reward for e in episodes]
     mean = sum(rewards) / len(rewards)
@@ -81,7 +85,7 @@ def batch_metrics(
     }
     for name in sorted({name for e in episodes for name in e.metrics}):
         values = [e.metrics[name] for e in episodes if name in e.metrics]
-        found[f"episode/{name}"] = _mean(values)
+        found.setdefault(f"episode/{name}", _mean(values))
     return found
 
 

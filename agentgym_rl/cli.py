@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
+import math
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import __version__, log
-from .config import Config, load_config
+from . import log
+from .arguments import evaluated, load_configuration, parse
+from .config import Config
 from .errors import ArlError, ConfigError, ProcessDied
+from .interrupts import run_interruptible
 
-_DESCRIPTION = """\
-Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
-
-  arl train --env math --agent react          the main job: a laptop CPU, a minute or two
-  arl eval  --run runs/NAME                   held-out reward of a finished run
-  arl list                                    environments and agents, plugins included
-"""
-_KEYS = """\
-any key of the configuration can be set as --section.key=value, for example
---rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml explains them all
-"""
-_SHORT_FORMS = {
-    "env": "env.id",
-    "agent": "agent.id",
-    "model": "model.path",
-    "engine": "engine.type",
-    "steps": "steps",
-    "seed": "seed",
-}
+if TYPE_CHECKING:
+    from .inspect.progress import Progress
+    from .registry import Listed
+    from .run import TrainResult
 
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
@@ -53,59 +41,61 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(argv: list[str]) -> int:
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
-    if args.command is None:
-        parser.print_help()
-        return 2
     try:
-        args.overrides = _dotted(rest, allowed=args.takes_config)
-        return args.function(args)
-    except BaseException as error:
-        return _explain(error)
+        args = parse(argv)
+        return _COMMANDS[args.command](args)
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+        return _explain(error, as_json="--json" in argv)
 
 
-def _explain(error: BaseException) -> int:
+def _explain(error: BaseException, *, as_json: bool) -> int:
     """Say in one message why the command ended; returns the exit code.
 
     Errors that are not ours keep their traceback.
     """
-    causes = _leaves(error)
+    cause, code = _cause(error)
+    message = str(cause) or type(cause).__name__
+    if isinstance(cause, KeyboardInterrupt):
+        message = "interrupted"
+    if as_json:
+        _print_json({"error": {"type": type(cause).__name__, "message": message}})
+    if code is None:
+        raise error
+    print(f"arl: {message}", file=sys.stderr)
+    return code
+
+
+def _cause(error: BaseException) -> tuple[BaseException, int | None]:
+    """The error inside nested groups that explains the others, and its exit code."""
+    leaves = _leaves(error)
     for kind, code in _EXIT_CODES:
-        for cause in causes:
-            if isinstance(cause, kind):
-                print(f"arl: {str(cause) or 'interrupted'}", file=sys.stderr)
-                return code
-    raise error
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf, code
+    return leaves[0], None
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors inside nested groups."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]
 
 
 # ---------------------------------------------------------------- commands
-def _train(args: argparse.Namespace) -> int:
-    config = _config(args)
-    from .inspect.progress import make_progress
+def _train(args: Namespace) -> int:
+    config = load_configuration(args)
     from .run import train
 
-    log.setup(config.logging.level)
-    progress = make_progress(config.logging.progress, total_steps=config.steps)
-    try:
-        result = _run_loop(lambda: train(config, progress))
-    finally:
-        progress.close()
+    with _progress(config, total_steps=config.steps) as progress:
+        result = run_interruptible(lambda: train(config, progress))
     if args.json:
-        _print_json(_as_dict(result))
+        _print_json(asdict(result))
     else:
         print(_training_summary(result))
     return 0
 
 
-def _training_summary(result: Any) -> str:
+def _training_summary(result: TrainResult) -> str:
     before, after = (
         "-" if value is None else f"{value:.3f}"
         for value in (result.eval_before, result.eval_after)
@@ -127,29 +117,12 @@ def _training_summary(result: Any) -> str:
     )
 
 
-def _eval(args: argparse.Namespace) -> int:
-    checkpoint = args.checkpoint.resolve() if args.checkpoint else None
-    if checkpoint and not args.run:
-        args.run = checkpoint.parents[1]
-    if args.run:
-        run_dir = Path(args.run)
-        if args.config or not (run_dir / "config.toml").exists():
-            raise ConfigError(
-                f"--run {args.run}: no config.toml there, or --config given as well; "
-                "--run takes the configuration and the exported model of that run"
-            )
-        args.config = run_dir / "config.toml"
-        args.model = args.model or (None if checkpoint else str(run_dir / "export"))
-    config = _config(args)
-    from .inspect.progress import make_progress
-    from .run import evaluate_model
+def _eval(args: Namespace) -> int:
+    config, checkpoint = evaluated(args)
+    from .eval_run import evaluate_model
 
-    log.setup(config.logging.level)
-    progress = make_progress(config.logging.progress, total_steps=0)
-    try:
-        result = _run_loop(lambda: evaluate_model(config, progress, checkpoint=checkpoint))
-    finally:
-        progress.close()
+    with _progress(config, total_steps=0) as progress:
+        result = run_interruptible(lambda: evaluate_model(config, progress, checkpoint=checkpoint))
     if args.json:
         _print_json(result)
     else:
@@ -161,24 +134,12 @@ def _eval(args: argparse.Namespace) -> int:
     return 0
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: Namespace) -> int:
     from .registry import listing
 
     rows = [*listing("env"), *listing("agent")]
     if args.json:
-        _print_json(
-            {
-                "rows": [
-                    {
-                        "kind": row.kind,
-                        "id": row.id,
-                        "description": row.spec.description if row.spec else "",
-                        "error": row.error,
-                    }
-                    for row in rows
-                ]
-            }
-        )
+        _print_json({"rows": [_row(row) for row in rows]})
         return 0
     for row in rows:
         broken = row.error.strip().splitlines()[-1:] or [""]
@@ -187,8 +148,13 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(args: argparse.Namespace) -> int:
-    config = _config(args)
+def _row(row: Listed) -> dict[str, str]:
+    description = row.spec.description if row.spec else ""
+    return {"kind": row.kind, "id": row.id, "description": description, "error": row.error}
+
+
+def _engine(args: Namespace) -> int:
+    config = load_configuration(args)
     if args.backend and args.backend != config.engine.type:
         raise ConfigError(f"unknown --backend {args.backend!r}; allowed: embedded")
     log.setup(config.logging.level)
@@ -208,8 +174,13 @@ def _engine(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trainer(args: argparse.Namespace) -> int:
-    config = _config(args)
+def _trainer(args: Namespace) -> int:
+    if not os.environ.get("ARL_TOKEN"):
+        raise ConfigError(
+            "ARL_TOKEN is not set: `arl trainer` is started by `arl train`, which gives it the "
+            "controller's token there"
+        )
+    config = load_configuration(args)
     log.setup(config.logging.level)
     from .model import resolve_model
     from .trainer.main import run
@@ -228,7 +199,7 @@ def _trainer(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bench(args: argparse.Namespace) -> int:
+def _bench(args: Namespace) -> int:
     result = _benchmark(args.name).run()
     if args.json:
         _print_json(result)
@@ -257,114 +228,41 @@ def _benchmark(name: str) -> Any:
     return module
 
 
-# ---------------------------------------------------------------- arguments
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "arl", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=f"arl {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    train = _command(commands, "train", _train, "train an agent; everything on this machine")
-    train.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
-    train.add_argument("--steps", type=int, metavar="N", help="training batches")
-    evaluate = _command(commands, "eval", _eval, "held-out reward of a model or a finished run")
-    evaluate.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
-    evaluate.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
-    )
-    for command in (train, evaluate):
-        command.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
-        command.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
-    _command(commands, "list", _list, "environments and agents, plugins included", config=False)
-    engine = _command(commands, "engine", _engine, "serve a policy over the engine protocol")
-    engine.add_argument("--backend", metavar="NAME", help="embedded")
-    engine.add_argument("--host", default="127.0.0.1")
-    engine.add_argument("--port", type=int, default=8000)
-    engine.add_argument("--weight-version", default="0.0", metavar="LABEL")
-    engine.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
-    trainer = _command(commands, "trainer", _trainer, "one trainer rank (started by `arl train`)")
-    trainer.add_argument("--run", required=True, metavar="DIR")
-    trainer.add_argument("--weights", type=Path, required=True, metavar="DIR")
-    trainer.add_argument("--controller", required=True, metavar="URL")
-    trainer.add_argument("--engines", required=True, metavar="URL,URL")
-    trainer.add_argument("--rank", type=int, default=0)
-    trainer.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT")
-    bench = _command(commands, "bench", _bench, "measure this machine", config=False)
-    bench.add_argument("name", help="a file of benchmarks/: engine")
-    return parser
+_COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
+    "train": _train,
+    "eval": _eval,
+    "list": _list,
+    "engine": _engine,
+    "trainer": _trainer,
+    "bench": _bench,
+}
 
 
-def _command(
-    commands: Any,
-    name: str,
-    function: Callable[[argparse.Namespace], int],
-    help: str,
-    *,
-    config: bool = True,
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=help, epilog=_KEYS if config else ""
-    )
-    command.set_defaults(function=function, takes_config=config)
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    if config:
-        command.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
-        command.add_argument("--model", metavar="MODEL", help="bundled, a folder, or a hub id")
-        command.add_argument("--seed", type=int, metavar="N")
-        if name in ("train", "eval"):
-            command.add_argument("--engine", metavar="TYPE", help="embedded")
-    return command
+# ---------------------------------------------------------------- running and showing
+@contextmanager
+def _progress(config: Config, *, total_steps: int) -> Iterator[Progress]:
+    """The progress view, with this process's logs above it."""
+    from .inspect.progress import make_progress
 
-
-def _dotted(rest: Sequence[str], *, allowed: bool) -> dict[str, str]:
-    """`--a.b=c` and `--a.b c` as {"a.b": "c"}."""
-    found: dict[str, str] = {}
-    words = iter(rest)
-    for word in words:
-        key, equals, value = word.removeprefix("--").partition("=")
-        if not (allowed and word.startswith("--") and "." in key):
-            raise ConfigError(f"unknown argument {word!r}; `arl COMMAND --help` shows the known")
-        if not equals:
-            following = next(words, None)
-            if following is None:
-                raise ConfigError(f"--{key} has no value; write --{key}=value")
-            value = following
-        found[key] = value
-    return found
-
-
-def _config(args: argparse.Namespace) -> Config:
-    overrides: dict[str, Any] = dict(args.overrides)
-    for name, key in _SHORT_FORMS.items():
-        if getattr(args, name, None) is not None:
-            overrides[key] = _quoted(getattr(args, name))
-    if args.command == "train" and args.run:
-        overrides["run"] = _quoted(args.run)
-    return load_config(args.config, overrides)
-
-
-def _quoted(value: Any) -> Any:
-    """A short form's text as a TOML string, so that `--run 7` stays text."""
-    return json.dumps(value) if isinstance(value, str) else value
-
-
-def _run_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine on uvloop; SIGINT and SIGTERM cancel it, so that everything is closed."""
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-        return runner.run(main())
-
-
-def _as_dict(result: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(result)
+    progress = make_progress(config.logging.progress, total_steps=total_steps)
+    try:
+        log.setup(config.logging.level)  # now: a live view has put itself in front of stderr
+        yield progress
+    finally:
+        progress.close()
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value))
+    print(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ same file gives the same run.
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from .errors import ConfigError
+from .config_file import load
 
 
 class Section(BaseModel):
@@ -57,6 +54,8 @@ class EngineConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of weights and KV cache, and of the trainer's forward and backward: one for both, so that
+    their log-probs agree (the trainer's master weights stay float32)."""
     max_num_seqs: int = Field(default=128, ge=1)
     """Requests decoded together; more wait in line."""
     max_model_len: int = Field(default=512, ge=16)
@@ -89,7 +88,7 @@ class RolloutConfig(Section):
     groups_per_batch: int = Field(default=8, ge=1)
     """B: groups (tasks) in a training batch."""
     group_size: int = Field(default=8, ge=1)
-    """Episodes of each task."""
+    """Episodes of each task, compared with each other; 1 needs `algo` to compare in the batch."""
     max_staleness: int = Field(default=2, ge=0)
     """η: a batch trains no token older than this many policy versions; 0 is synchronous."""
     lookahead: int | None = Field(default=None, ge=0)
@@ -229,7 +228,7 @@ class TrainerConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=4096, ge=16)
-    """Packed tokens of one forward; a longer row is refused when its episode ends."""
+    """Packed tokens of one forward; at least `engine.max_model_len`, the longest row there is."""
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -237,6 +236,8 @@ class TrainerConfig(Section):
     """Longest wait for the trainer to load its model."""
     batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait of the trainer for one batch before the run stops with an error."""
+    finish_timeout_s: float = Field(default=300.0, gt=0)
+    """Longest time for the last checkpoint and the export."""
 
 
 class WeightsConfig(Section):
@@ -284,7 +285,7 @@ class Config(Section):
     """A whole run."""
 
     seed: int = Field(default=1, ge=0)
-    """Of tasks, sampling and minibatches."""
+    """Of tasks and sampling."""
     steps: int = Field(default=40, ge=1)
     """Training batches."""
     run: str = ""
@@ -302,6 +303,24 @@ class Config(Section):
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        length, room = self.engine.max_model_len, self.trainer.max_tokens_per_microbatch
+        if length > room:
+            raise ValueError(
+                f"engine.max_model_len {length} exceeds trainer.max_tokens_per_microbatch {room}: "
+                "an episode could be too long to train; raise the latter"
+            )
+        algo = self.algo
+        in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
+        if self.rollout.group_size == 1 and in_group:
+            raise ValueError(
+                f"rollout.group_size 1 with algo.baseline {algo.baseline!r} and algo.scale "
+                f"{algo.scale!r} trains nothing: an episode alone in its group has advantage 0; "
+                "use group_size 2 or more, or baseline batch_mean with scale batch_std or none"
+            )
+        return self
+
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
     """The configuration of a TOML file with dotted `overrides` on top.
@@ -315,77 +334,10 @@ def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = 
     Raises:
         ConfigError: a file that cannot be read, an unknown key, or a bad value.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"cannot read configuration {path}: {error}") from error
-    for key, value in (overrides or {}).items():
-        keys = key.split(".")
-        _set(values, keys, _literal(keys, value) if isinstance(value, str) else value)
-    _reject_unknown(Config, values, "")
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+    return load(Config, path, overrides or {})
 
 
 def dump_toml(config: BaseModel) -> str:
     """The resolved configuration as TOML (None is written as an absent key)."""
     values = config.model_dump(exclude_none=True)
     return tomli_w.dumps(values)
-
-
-def _literal(keys: Sequence[str], text: str) -> Any:
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    return text if _holds_text(Config, keys) and not isinstance(value, str) else value
-
-
-def _holds_text(model: type[BaseModel], keys: Sequence[str]) -> bool:
-    field = model.model_fields.get(keys[0])
-    if field is not None and isinstance(field.default, Section) and keys[1:]:
-        return _holds_text(type(field.default), keys[1:])
-    return field is not None and not keys[1:] and field.annotation in (str, str | None)
-
-
-def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    *tables, last = keys
-    for key in tables:
-        values = values.setdefault(key, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section")
-    values[last] = value
-
-
-def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> None:
-    for key, value in values.items():
-        field = model.model_fields.get(key)
-        if field is None:
-            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.5)
-            known = f"allowed: {', '.join(model.model_fields)}"
-            hint = f"did you mean {prefix}{near[0]}?" if near else known
-            raise ConfigError(f"unknown key {prefix}{key}; {hint}")
-        inner = _section_of(field, value)
-        if inner is not None:
-            _reject_unknown(inner, value, f"{prefix}{key}.")
-
-
-def _section_of(field: FieldInfo, value: Any) -> type[Section] | None:
-    """The section a table fills; of several, the one its `type` names, or else the default's."""
-    if not isinstance(value, Mapping) or not isinstance(field.default, Section):
-        return None
-    choices: Sequence[type[Section]] = get_args(field.annotation)
-    named = [c for c in choices if c.model_fields["type"].default == value.get("type")]
-    return named[0] if named else type(field.default)
-
-
-def _explain(error: ValidationError) -> str:
-    lines = ["the configuration is wrong:"]
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"]) or "configuration"
-        lines.append(f"  {where}: {item['msg']} (got {item['input']!r})")
-    return "\n".join(lines)

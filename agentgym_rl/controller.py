@@ -19,11 +19,12 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Never
 from urllib.parse import parse_qs
 
 import msgspec
 
-from .asgi import BodyTooLarge, Receive, Scope, Send, header, read_body, reply
+from .asgi import Receive, Scope, Send, header, read_body, reply
 from .batch import BatchShard, StepReport
 from .batching import batch_metrics, split_batch
 from .buffer import Buffer
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 LONG_POLL_S = 10.0
 MAX_REPORT_BYTES = 1_000_000
+
+PER_ENV = ("reward/mean", "reward/std", "episode/turns", "episode/tokens")
+"""Metrics that are also logged as `env/<id>/…`."""
 
 StepListener = Callable[[int, Mapping[str, float]], None]
 
@@ -71,6 +75,7 @@ class Controller:
         self._pending: dict[int, dict[str, float]] = {}
         self._leasing = asyncio.Lock()
         self._closing = False
+        self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
     @property
@@ -82,6 +87,10 @@ class Controller:
         """Ranks that ask for a batch from now on are told that the run is ending."""
         self._closing = True
         self.buffer.changes.notify()
+
+    async def watch(self) -> None:
+        """Wait until the controller itself fails, and raise what went wrong (a full disk, say)."""
+        await asyncio.shield(self._failure)
 
     async def batch(self, step: int, rank: int) -> BatchShard | None:
         """`rank`'s shard of batch `step`; None if it is not complete within the long poll."""
@@ -116,6 +125,7 @@ class Controller:
         groups = self.buffer.take()
         await self._episodes.lease(groups, step)
         found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
+        found |= {f"env/{self._config.env.id}/{name}": found[name] for name in PER_ENV}
         episodes = [member for group in groups for member in group.members]
         found["overlap"] = self.overlap.add_episodes(episodes) if step else math.nan
         self._pending[step] = found
@@ -163,8 +173,12 @@ class Controller:
         """The ASGI app trainer ranks talk to."""
         try:
             status, body = await self._route(scope, receive)
-        except (ValueError, BodyTooLarge) as error:
+        except ValueError as error:
             status, body = 400, str(error).encode()
+        except Exception as error:  # not the rank's fault: the run ends with this very error
+            status, body = 500, f"the controller failed: {error!r}".encode()
+            if not self._failure.done():
+                self._failure.set_exception(error)
         await reply(send, status, body, content_type="application/msgpack")
 
     async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:

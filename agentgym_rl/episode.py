@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .agent import Agent
 from .env import Env, Message, Step
@@ -23,7 +24,11 @@ from .trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CLOSE_TIMEOUT_S = 5.0
+RETRY_AFTER_S = 0.2
+"""Before the first retry; doubled for each further one."""
 
 COUNTED = ("forks", "tool_calls", "malformed_calls", "length_turns", "undelivered_turns")
 """What the session counts that becomes an `episode/…` metric; the env adds its own."""
@@ -58,9 +63,12 @@ class EpisodeEnv(Env):
 
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
-        self._first = await self._guarded(
-            "env.reset", self._env.reset(seed=self._task.seed, options={"task": self._task})
-        )
+
+        async def reset() -> tuple[list[Message], dict[str, Any]]:
+            options = {"task": self._task}
+            return checked_reset(await self._env.reset(seed=self._task.seed, options=options))
+
+        self._first = await self._guarded("env.reset", reset())
         self.tools = self._env.tools
 
     async def reset(
@@ -78,11 +86,14 @@ class EpisodeEnv(Env):
         """Forward a step; its reward counts."""
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
-        step = await self._guarded("env.step", self._env.step(action))
-        self.reward += float(step.reward)
-        self.terminated, self.truncated = bool(step.terminated), bool(step.truncated)
-        for name, value in step.info.get("metrics", {}).items():
-            self.metrics[name] = float(value)
+
+        async def take() -> Step:
+            return checked_step(await self._env.step(action))
+
+        step = await self._guarded("env.step", take())
+        self.reward += step.reward
+        self.terminated, self.truncated = step.terminated, step.truncated
+        self.metrics |= step.info.get("metrics", {})
         return step
 
     async def close(self) -> None:
@@ -93,7 +104,7 @@ class EpisodeEnv(Env):
         except Exception as error:  # somebody else's code, after the episode is decided
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
-    async def _guarded(self, what: str, call: Any) -> Any:
+    async def _guarded(self, what: str, call: Awaitable[T]) -> T:
         limit = asyncio.timeout(self._tool_timeout_s)
         try:
             async with limit:
@@ -101,7 +112,9 @@ class EpisodeEnv(Env):
         except InfraError as error:
             self.failure = error
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if _is_ours(error):
+                raise
             if isinstance(error, TimeoutError) and limit.expired():
                 text = f"{what} took more than {self._tool_timeout_s:g} s (rollout.tool_timeout_s)"
                 self.failure = EnvError(text)
@@ -115,7 +128,7 @@ class Player:
     """Everything that is the same for all episodes of a run."""
 
     make_env: Callable[[], Env]
-    agent: Agent
+    make_agent: Callable[[], Agent]
     gateway: Gateway
     clients: AgentClients
     model_name: str
@@ -133,7 +146,7 @@ class Player:
             try:
                 env = EpisodeEnv(self.make_env(), task, tool_timeout_s=self.deadlines.tool_s)
             except Exception as error:
-                failed: Exception | None = EnvError(f"making the env: {_last_lines(error)}")
+                failed: BaseException | None = EnvError(f"making the env: {_last_lines(error)}")
             else:
                 failed = await self._run(env, self.clients.for_session(session), task)
         finally:
@@ -154,13 +167,15 @@ class Player:
             error=error_text,
         )
 
-    async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> Exception | None:
+    async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:
         limit = asyncio.timeout(self.deadlines.episode_s)
         try:
             async with limit:
                 await env.start()
-                await self.agent.run(env, client, model=self.model_name, task=task)
-        except Exception as error:
+                await self.make_agent().run(env, client, model=self.model_name, task=task)
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if _is_ours(error):
+                raise
             if isinstance(error, TimeoutError) and limit.expired():
                 return _Deadline(
                     f"the episode took more than {self.deadlines.episode_s:g} s "
@@ -170,12 +185,33 @@ class Player:
         return None
 
 
+async def play_with_retries(
+    player: Player,
+    task: Task,
+    *,
+    episode_id: str,
+    group_id: str,
+    sampling: SessionSampling,
+    max_retries: int,
+) -> Trajectory:
+    """Play `task`, again while infrastructure fails, at most 1 + `max_retries` times."""
+    for attempt in range(max_retries + 1):
+        trajectory = await player.play(
+            task, episode_id=episode_id, group_id=group_id, sampling=sampling
+        )
+        if trajectory.outcome is not Outcome.INFRA_ERROR or attempt == max_retries:
+            break
+        log.warning("episode %s is played again: %s", episode_id, trajectory.error)
+        await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
+    return trajectory
+
+
 class _Deadline(Exception):
     """The episode's own deadline passed: slow is nobody's reward of 0."""
 
 
 def _judge(
-    failed: Exception | None, env: EpisodeEnv | None, record: SessionRecord
+    failed: BaseException | None, env: EpisodeEnv | None, record: SessionRecord
 ) -> tuple[Outcome, str]:
     """The outcome, and what went wrong. Infrastructure first: it may have caused the rest."""
     failure = env.failure if env else failed
@@ -195,7 +231,49 @@ def _judge(
     return (Outcome.COMPLETED if env.terminated else Outcome.TRUNCATED), ""
 
 
-def _is_context_overflow(error: Exception | None) -> bool:
+def _is_ours(error: BaseException) -> bool:
+    """Whether a CancelledError is this task's own cancellation, not a stray one of user code."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
+    """What an environment's `reset` returned, if it is what the contract says.
+
+    Raises:
+        TypeError: it is not (messages, info).
+    """
+    match result:
+        case (list() as messages, dict() as info) if all(isinstance(m, Mapping) for m in messages):
+            return messages, info
+    raise TypeError(f"env.reset must return (list of messages, info dict), got {result!r:.200}")
+
+
+def checked_step(result: Any) -> Step:
+    """What an environment's `step` returned, as a Step; numpy scalars and the like are fine.
+
+    Raises:
+        TypeError, ValueError: it is no five-tuple of the contract's types, or not finite.
+    """
+    try:
+        observation, reward, terminated, truncated, info = result
+        reward = float(reward)
+        metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TypeError(
+            "env.step must return (observation, reward, terminated, truncated, info) with a "
+            f"number as reward and numbers as info['metrics'], got {result!r:.200}"
+        ) from error
+    if not isinstance(observation, list) or not all(isinstance(m, Mapping) for m in observation):
+        raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
+    if not math.isfinite(reward) or not all(map(math.isfinite, metrics.values())):
+        raise ValueError(f"env.step's reward and metrics must be finite, got {reward}, {metrics}")
+    return Step(
+        observation, reward, bool(terminated), bool(truncated), {**info, "metrics": metrics}
+    )
+
+
+def _is_context_overflow(error: BaseException | None) -> bool:
     """Whether an OpenAI client's error is the gateway's context_length_exceeded."""
     return getattr(error, "code", None) == "context_length_exceeded"
 

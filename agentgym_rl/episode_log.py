@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ class EpisodeLog:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
-        self._turn = asyncio.Lock()
+        self._turn = threading.Lock()
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
@@ -125,22 +126,24 @@ class EpisodeLog:
         return [Trajectory.unpack(data) for (data,) in rows]
 
     def close(self) -> None:
-        """Close the file; idempotent."""
-        self._db.close()
+        """Close the file, after the transaction under way; idempotent."""
+        with self._turn:
+            self._db.close()
 
     async def _transact(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
-        async with self._turn:
-            await asyncio.to_thread(self._run, actions)
+        await asyncio.to_thread(self._run, actions)
 
     def _run(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            for statement, values in actions:
-                self._db.execute(statement, values)
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        """One transaction; the thread ends it even if whoever awaits it was cancelled."""
+        with self._turn:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, values in actions:
+                    self._db.execute(statement, values)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
 
 
 def _columns(member: Trajectory) -> tuple[object, ...]:

@@ -9,6 +9,7 @@
     │     ├ SandboxError          the sandbox (not the program in it) failed
     │     └ EngineError           the engine or the way to it failed
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
+    ├ TooManyErrors               the agent's code fails too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
     ├ TrainerError                the trainer could not do its step
     └ ProcessDied                 a supervised child process ended before its time
@@ -17,9 +18,6 @@ Messages say: what happened, what was got, what is allowed, what to do. All are 
 """
 
 from __future__ import annotations
-
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 
 class ArlError(Exception):
@@ -58,6 +56,10 @@ class ContextLengthError(EpisodeError, ValueError):
     """A prompt leaves no room to sample within the model's context length."""
 
 
+class TooManyErrors(ArlError):
+    """The agent's own code fails too often for the run to make sense."""
+
+
 class WeightsError(ArlError):
     """A policy version could not be written, verified or loaded; the old one keeps serving."""
 
@@ -68,14 +70,3 @@ class TrainerError(ArlError):
 
 class ProcessDied(ArlError, RuntimeError):
     """A supervised child process ended before its time."""
-
-
-@asynccontextmanager
-async def boundary(kind: type[EpisodeError], what: str) -> AsyncGenerator[None]:
-    """Attribute a foreign exception to `kind`, once; errors of ours pass through unchanged."""
-    try:
-        yield
-    except ArlError:
-        raise
-    except Exception as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error

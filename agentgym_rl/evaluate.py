@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .config import EvalConfig
-from .episode import Player
-from .errors import ConfigError
+from .episode import Player, play_with_retries
+from .errors import ConfigError, InfraError, TooManyErrors
 from .gateway.sessions import SessionSampling
+from .seeding import sampling_seed
 from .task import TaskSource
-from .trajectory import Trajectory
+from .trajectory import Outcome, Trajectory
 
 ON_PROGRESS = Callable[[int, int], None]
 """(episodes finished, episodes in all)."""
@@ -21,7 +22,7 @@ ON_PROGRESS = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """Means over the episodes that were played to their end."""
+    """Means over the episodes that were played to their end (`num_tasks` of them)."""
 
     reward: float
     num_tasks: int
@@ -39,42 +40,78 @@ async def evaluate(
     config: EvalConfig,
     *,
     max_tokens: int,
+    seed: int,
+    max_retries: int,
     on_progress: ON_PROGRESS = lambda done, total: None,
 ) -> EvalResult:
-    """Play the first `config.num_tasks` tasks once each and average.
+    """Play the first `config.num_tasks` tasks (all, if there are fewer) once each and average.
 
-    Episodes that fail for infrastructure, agent or environment errors are left out of the
-    means and reported in `outcomes`.
+    An episode that fails for infrastructure is played again, up to `max_retries` times. One
+    that fails in the agent's or environment's code is left out of the means; `outcomes` counts
+    them. `seed` is that of sampling.
 
     Raises:
-        ConfigError: not one episode could be played; says why the last one failed.
+        ConfigError: there are no tasks.
+        InfraError: an episode could not be played for infrastructure.
+        TooManyErrors: more than a fifth of the episodes failed.
     """
     start = time.monotonic()
     finished: list[Trajectory] = []
-    indices = iter(range(config.num_tasks))
-    sampling = SessionSampling(
-        temperature=config.temperature, max_tokens=max_tokens, seed=None, train=False
-    )
+    total = num_available(tasks, config.num_tasks)
+    indices = iter(range(total))
+
+    async def play(index: int) -> Trajectory:
+        sampling = SessionSampling(
+            temperature=config.temperature,
+            max_tokens=max_tokens,
+            seed=sampling_seed(seed, f"eval-{index}"),
+            train=False,
+        )
+        return await play_with_retries(
+            player,
+            tasks[index],
+            episode_id=f"e{index}",
+            group_id=f"e{index}",
+            sampling=sampling,
+            max_retries=max_retries,
+        )
 
     async def worker(remaining: Iterator[int]) -> None:
         for index in remaining:
-            trajectory = await player.play(
-                tasks[index], episode_id=f"e{index}", group_id=f"e{index}", sampling=sampling
-            )
-            finished.append(trajectory)
-            on_progress(len(finished), config.num_tasks)
+            finished.append(await play(index))
+            on_progress(len(finished), total)
 
     async with asyncio.TaskGroup() as workers:
-        for _ in range(min(config.max_concurrent, config.num_tasks)):
+        for _ in range(min(config.max_concurrent, total)):
             workers.create_task(worker(indices))
     return _summary(finished, time.monotonic() - start)
 
 
+def num_available(tasks: TaskSource, wanted: int) -> int:
+    """How many of the `wanted` tasks there are.
+
+    Raises:
+        ConfigError: none at all.
+    """
+    try:
+        available = min(wanted, len(tasks))
+    except TypeError:  # infinite sources have no length
+        available = wanted
+    if available == 0:
+        raise ConfigError(f"there are no tasks to evaluate on ({wanted} wanted)")
+    return available
+
+
 def _summary(finished: list[Trajectory], duration_s: float) -> EvalResult:
     scored = [t for t in finished if t.outcome.trains]
-    if not scored:
-        last = finished[-1].error if finished else "no tasks"
-        raise ConfigError(f"not one evaluation episode could be played; the last one: {last}")
+    for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
+        raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
+    if len(scored) < 0.8 * len(finished):
+        failures = [t for t in finished if not t.outcome.trains]
+        raise TooManyErrors(
+            f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
+            f"({failures[-1].outcome.value}):\n{failures[-1].error}"
+        )
     return EvalResult(
         reward=sum(t.reward for t in scored) / len(scored),
         num_tasks=len(scored),

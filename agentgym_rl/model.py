@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import re
 from pathlib import Path
 
+from .config import Config
 from .errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 BUNDLED = Path(__file__).parent / "models" / "tiny"
 """The tiny Qwen3-architecture model shipped as package data."""
 
 
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
 def resolve_model(path: str, *, revision: str | None = None) -> Path:
-    """The local folder of a model: "bundled", an existing folder, or a Hugging Face id.
+    """The absolute folder of a model: "bundled", an existing folder, or a Hugging Face id.
 
     Only an id touches the network, and only when its files are not in the local cache.
 
@@ -21,23 +30,40 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
     """
     if path == "bundled":
         return BUNDLED
-    folder = Path(path).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(path))
+    if folder.exists():
         return _checked(folder.resolve())
-    if path.count("/") > 1 or path.startswith((".", "~", "/")):
-        raise ConfigError(f"model folder {path!r} does not exist (cwd: {Path.cwd()})")
+    if not _HUB_ID.fullmatch(path):
+        raise ConfigError(
+            f"no folder {path!r} here (in {Path.cwd()}), and it is no Hugging Face id either: "
+            "those are `owner/name` or `name`; `bundled` is the model of this package"
+        )
+    log.info("no folder %r here: asking the Hugging Face hub", path)
     from huggingface_hub import snapshot_download  # slow import, and only ids need it
 
     try:
-        return _checked(Path(snapshot_download(path, revision=revision)))
-    except ConfigError:
-        raise
+        downloaded = Path(snapshot_download(path, revision=revision))
     except Exception as error:  # the hub client raises many unrelated classes
         raise ConfigError(
-            f"cannot load model {path!r} from the Hugging Face hub "
-            f"({type(error).__name__}: {error}). On a machine without network: run "
-            f"`hf download {path}` where there is one, copy the folder, pass --model FOLDER"
+            f"no folder {path!r} here (in {Path.cwd()}), and the Hugging Face hub did not give a "
+            f"model of that id ({type(error).__name__}: {error}). On a machine without network: "
+            f"run `hf download {path}` where there is one, copy the folder, pass --model FOLDER"
         ) from error
+    return _checked(downloaded.resolve())
+
+
+def resolve_paths(config: Config) -> Config:
+    """The same configuration with the path of a local model folder absolute.
+
+    So written into a run's `config.toml`, it means the same from any folder. "bundled" and
+    Hugging Face ids stay as they are.
+    """
+    path = config.model.path
+    folder = Path(os.path.expanduser(path))
+    if path == "bundled" or not folder.is_dir():
+        return config
+    model = config.model.model_copy(update={"path": str(folder.resolve())})
+    return config.model_copy(update={"model": model})
 
 
 def tokenizer_hash(folder: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
 import traceback
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .agent import Agent
 from .env import Env
-from .errors import ConfigError
+from .errors import ArlError, ConfigError
 from .task import Split, TaskSource
 
 Kind = Literal["env", "agent"]
@@ -56,16 +57,40 @@ class Spec(BaseModel):
         return target
 
     def make(self, **kwargs: Any) -> Any:
-        """A new instance."""
-        cls = self.load()
+        """A new instance.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        cls, options = self.load(), self.kwargs | kwargs
         try:
-            return cls(**(self.kwargs | kwargs))
-        except TypeError as error:
-            raise ConfigError(f"{self.id}: {error}") from error
+            return cls(**options)
+        except ArlError:  # says already whose fault it is
+            raise
+        except Exception as error:  # somebody else's code
+            raise self._refused("be made", options, error) from error
 
     def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
-        """The tasks of an environment's `split`."""
-        return self.load().task_source(split, seed=seed, **(self.kwargs | kwargs))
+        """The tasks of an environment's `split`.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        cls, options = self.load(), self.kwargs | kwargs
+        try:
+            return cls.task_source(split, seed=seed, **options)
+        except ArlError:
+            raise
+        except Exception as error:
+            raise self._refused("give its tasks", options, error) from error
+
+    def _refused(self, what: str, options: Mapping[str, Any], error: Exception) -> ConfigError:
+        known = _parameters(self.load())
+        takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
+        return ConfigError(
+            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
+            f"{type(error).__name__}: {error}{_place(error)}; it takes {takes}"
+        )
 
 
 @dataclass(frozen=True)
@@ -149,6 +174,21 @@ def listing(kind: Kind) -> list[Listed]:
         if point.name not in rows:
             rows[point.name] = _read_plugin(point, kind)
     return [rows[id] for id in sorted(rows)]
+
+
+def _place(error: Exception) -> str:
+    """File and line of the foreign code that raised, if it ran at all."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def _parameters(cls: type) -> str:
+    """`level=1, max_turns=None`; those without a default are required."""
+    try:
+        found = inspect.signature(cls).parameters.values()
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return "..."
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in found)
 
 
 def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from .buffer import Buffer, Group
 from .config import Config
 from .controller import Controller
-from .episode import Player
+from .episode import Player, play_with_retries
 from .episode_log import EpisodeLog
-from .errors import ArlError, ConfigError
+from .errors import ConfigError, TooManyErrors
 from .gateway.sessions import SessionSampling
 from .registry import import_object
+from .seeding import sampling_seed
 from .task import Task, TaskSource
 from .trajectory import Outcome, Trajectory
 
@@ -28,13 +29,9 @@ log = logging.getLogger(__name__)
 AcceptFilter = Callable[[Sequence[Trajectory]], bool]
 
 ERROR_WINDOW = 64
-"""Episodes over which agent errors are counted; more than a fifth of them ends the run."""
+"""Episodes over which failures are counted; more than a fifth of them ends the run."""
 
 ADMISSION_TIMEOUT_S = 3600.0
-
-
-class TooManyErrors(ArlError):
-    """The agent's own code fails too often for the run to make sense."""
 
 
 def accept_filter(name: str) -> AcceptFilter:
@@ -115,45 +112,45 @@ class Rollout:
 
     async def _play_member(self, task: Task, group_id: str, member: int) -> Trajectory:
         """One member, played again while infrastructure fails."""
-        for attempt in range(self._config.max_retries + 1):
-            suffix = f"r{attempt}" if attempt else ""
-            episode_id = f"{group_id}-{member}{suffix}"
-            trajectory = await self._player.play(
-                task,
-                episode_id=episode_id,
-                group_id=group_id,
-                sampling=SessionSampling(
-                    temperature=self._config.temperature,
-                    max_tokens=self._config.max_tokens,
-                    seed=None,
-                    train=True,
-                ),
-            )
-            self._count(trajectory)
-            if trajectory.outcome is not Outcome.INFRA_ERROR:
-                break
-            log.warning("episode %s: %s", episode_id, trajectory.error)
-            await asyncio.sleep(0.2 * 2**attempt)
+        episode_id = f"{group_id}-{member}"
+        trajectory = await play_with_retries(
+            self._player,
+            task,
+            episode_id=episode_id,
+            group_id=group_id,
+            sampling=SessionSampling(
+                temperature=self._config.temperature,
+                max_tokens=self._config.max_tokens,
+                seed=sampling_seed(self._seed, episode_id),
+                train=True,
+            ),
+            max_retries=self._config.max_retries,
+        )
+        self._count(trajectory)
         return trajectory
 
     def _count(self, trajectory: Trajectory) -> None:
+        """Keep the numbers, and stop the run when episodes keep failing.
+
+        Raises:
+            TooManyErrors: more than a fifth of the last 64 episodes failed.
+        """
         self.outcomes[trajectory.outcome.value] += 1
         self._controller.generated_tokens += sum(
             int((row.policy_versions >= 0).sum()) for row in trajectory.rows
         )
         self._recent.append(trajectory)
-        failed = [t for t in self._recent if t.outcome is Outcome.AGENT_ERROR]
-        if trajectory.outcome in (Outcome.AGENT_ERROR, Outcome.ENV_ERROR):
-            log.warning(
-                "episode %s: %s: %s",
-                trajectory.episode_id,
-                trajectory.outcome.value,
-                trajectory.error,
-            )
+        if trajectory.outcome.trains:
+            return
+        what, error = trajectory.outcome.value, trajectory.error
+        log.warning("episode %s: %s: %s", trajectory.episode_id, what, error)
+        failed = [t for t in self._recent if not t.outcome.trains]
         if len(failed) * 5 > ERROR_WINDOW:
+            (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
+            last = next(t for t in reversed(failed) if t.outcome.value == common)
             raise TooManyErrors(
-                f"{len(failed)} of the last {len(self._recent)} episodes failed in the agent's "
-                f"own code; the last one:\n{failed[-1].error}"
+                f"{len(failed)} of the last {len(self._recent)} episodes failed, {count} of them "
+                f"with {common}; the last one:\n{last.error}"
             )
 
     def _cause_to_drop(self, members: Sequence[Trajectory]) -> str:
@@ -161,7 +158,7 @@ class Rollout:
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
                 return outcome.value
-        if self._should_accept(members):
+        if self._accepts(members):
             self._rejected_in_a_row = 0
             return ""
         self._rejected_in_a_row += 1
@@ -172,3 +169,10 @@ class Rollout:
                 "no batch would ever be complete"
             )
         return Outcome.FILTERED.value
+
+    def _accepts(self, members: Sequence[Trajectory]) -> bool:
+        try:
+            return bool(self._should_accept(members))
+        except Exception as error:
+            name = self._config.should_accept
+            raise ConfigError(f"rollout.should_accept={name!r} raised {error!r}") from error

@@ -1,6 +1,6 @@
 """The sandbox contract: where untrusted programs run.
 
-No backend ships yet; an environment that declares `needs_sandbox` is refused at start-up.
+The contract stands so that environments can be written against it; no backend ships yet.
 """
 
 from __future__ import annotations

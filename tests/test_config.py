@@ -112,16 +112,34 @@ def test_a_bad_value_is_explained(overrides, said):
     assert all(part in message for part in said), message
 
 
+ALONE = {"rollout.group_size": 1, "algo.baseline": "batch_mean", "algo.scale": "batch_std"}
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         ({"rollout.max_staleness": 1, "rollout.lookahead": 2}, "lookahead 2 exceeds"),
         ({"algo.baseline": "none"}, "use batch_std"),
         ({"algo.behavior_correction.low": 6.0}, "low 6.0 is not below high 5.0"),
+        ({"rollout.group_size": 1}, "trains nothing"),
+        (ALONE | {"algo.baseline": "leave_one_out", "algo.scale": "none"}, "trains nothing"),
+        (ALONE | {"algo.scale": "group_std"}, "trains nothing"),
+        ({"engine.max_model_len": 8192}, "exceeds trainer.max_tokens_per_microbatch 4096"),
     ],
 )
 def test_an_impossible_combination_is_refused(overrides, said):
     assert said in refusal(overrides)
+
+
+def test_groups_of_one_train_when_compared_in_the_batch():
+    assert load_config(overrides=ALONE).rollout.group_size == 1
+    assert load_config(overrides=ALONE | {"algo.baseline": "none", "algo.scale": "none"})
+
+
+def test_what_is_wrong_between_sections_does_not_repeat_the_file():
+    message = refusal({"rollout.group_size": 1, "run": "a/long/name"})
+    assert "a/long/name" not in message
+    assert "Value error" not in message
 
 
 @pytest.mark.parametrize("text", ["steps = ", "steps = 1\nsteps = 2", "\x00"])

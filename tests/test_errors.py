@@ -1,12 +1,11 @@
-"""Errors: picklable, related as drawn, and attributed once."""
+"""Errors: picklable, and related as drawn."""
 
-import asyncio
 import pickle
 
 import pytest
 
 from agentgym_rl import errors
-from agentgym_rl.errors import ArlError, EngineError, EnvError, SandboxError, boundary
+from agentgym_rl.errors import ArlError
 
 ALL = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, ArlError)]
 
@@ -35,33 +34,3 @@ def test_the_tree_drawn_in_errors_py_is_the_real_one():
 def test_relations(kind, bases):
     assert all(issubclass(getattr(errors, kind), base) for base in bases)
     assert not issubclass(errors.AgentError, errors.InfraError)
-
-
-async def fail(error: BaseException, kind: type[errors.EpisodeError] = SandboxError) -> None:
-    async with boundary(kind, "exec pytest"):
-        raise error
-
-
-def test_a_foreign_error_is_attributed_once():
-    with pytest.raises(SandboxError, match="exec pytest: KeyError: 'x'") as caught:
-        asyncio.run(fail(KeyError("x")))
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_an_error_of_ours_keeps_its_kind():
-    with pytest.raises(EngineError, match=r"^mine$"):
-        asyncio.run(fail(EngineError("mine"), EnvError))
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
-def test_a_cancellation_passes_through(error):
-    with pytest.raises(type(error)):
-        asyncio.run(fail(error))
-
-
-def test_a_boundary_without_an_error_is_silent():
-    async def fine() -> int:
-        async with boundary(EnvError, "nothing"):
-            return 1
-
-    assert asyncio.run(fine()) == 1

@@ -16,8 +16,10 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
-    "errors log process waiting asgi",
-    "config model",
+    "errors log process waiting asgi seeding interrupts",
+    "config_file",
+    "config",
+    "model",
     "task trajectory batch",
     "env agent sandbox engine",
     "registry metrics",
@@ -26,7 +28,9 @@ LINES = [
     "gateway engines trainer cluster inspect",
     "episode controller",
     "rollout evaluate",
-    "run",
+    "stack run_dir",
+    "run eval_run",
+    "arguments",
     "cli",
     "__main__",
 ]

@@ -9,7 +9,7 @@ import agentgym_rl
 from agentgym_rl import registry
 from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.errors import ConfigError, SandboxError
 from agentgym_rl.registry import Spec
 
 
@@ -175,6 +175,52 @@ def test_a_wrong_option_is_a_config_error():
     register("echo-v0")
     with pytest.raises(ConfigError, match=r"echo-v0.*lvl"):
         registry.make("echo", lvl=2)
+
+
+class Touchy(Echo):
+    def __init__(self, *, level: int, mode: str = "a") -> None:
+        raise {"a": ValueError("no level 7"), "b": SandboxError("no docker")}[mode]
+
+    @classmethod
+    def task_source(cls, split, *, seed, level, mode="a"):
+        raise KeyError("absent.json")
+
+
+class Unfinished(Env):
+    async def reset(self, *, seed=None, options=None):
+        return [], {}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("Touchy", {"level": 7}, r"'level': 7.*ValueError: no level 7 \(.*test_registry.py:\d+\)"),
+        ("Touchy", {"level": 7, "mode": "z"}, "KeyError: 'z'"),
+        ("Touchy", {}, r"'level'; it takes level, mode='a', set as --env.options.NAME=VALUE"),
+        ("Unfinished", {}, "abstract.*; it takes no options"),
+    ],
+)
+def test_an_env_that_cannot_be_made_is_a_config_error(name, options, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        registry.make(f"{__name__}:{name}", **options)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "TypeError.*'level'; it takes level, mode='a'"),
+        ({"level": 7}, "KeyError: 'absent.json'"),
+    ],
+)
+def test_tasks_that_cannot_be_given_are_a_config_error(options, said):
+    with pytest.raises(ConfigError, match=f"Touchy cannot give its tasks.*{said}"):
+        registry.spec(f"{__name__}:Touchy").task_source("train", seed=1, **options)
+
+
+def test_an_error_that_says_whose_fault_it_is_passes():
+    with pytest.raises(SandboxError, match="no docker"):
+        registry.make(f"{__name__}:Touchy", level=7, mode="b")
 
 
 def test_a_spec_is_json():

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.05
+HEARTBEAT_S = 1.0
+SILENCE_LIMIT_S = 15.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 15
 
@@ -47,7 +49,9 @@ class LocalProcesses:
         self._logs = logs
         self._stop_timeout_s = stop_timeout_s
         self._children: dict[str, tuple[ProcessSpec, Process]] = {}
-        self._stopping = False
+        self.finished = asyncio.Event()
+        """Set by `watch` once every finite child has ended well."""
+        self._ready: set[str] = set()
         self._files = AsyncExitStack()
 
     async def __aenter__(self) -> LocalProcesses:
@@ -94,41 +98,64 @@ class LocalProcesses:
         """
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
-        timeout = aiohttp.ClientTimeout(total=2)
-        async with aiohttp.ClientSession(timeout=timeout) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
                     raise self._died(name)
-                try:
-                    async with http.get(spec.health_url) as answer:
-                        if answer.status == 200:
-                            return
-                except (aiohttp.ClientError, TimeoutError):
-                    pass  # not listening yet: the deadline and the exit code decide
+                if await _answers(http, spec.health_url):
+                    self._ready.add(name)
+                    return
                 await asyncio.sleep(POLL_S)
         raise ProcessDied(
             f"{name} was not ready after {timeout_s:g} s; the end of its log:\n{self._tail(name)}"
         )
 
     async def watch(self) -> None:
-        """Return when every finite child has ended well; raise as soon as any child dies.
+        """Raise as soon as any child dies or stops answering; else run until cancelled.
+
+        `finished` is set when every finite child has ended well.
 
         Raises:
             ProcessDied: names the child, its exit code or signal, and the end of its log.
         """
-        waiting = {name for name, (spec, _) in self._children.items() if spec.finite}
-        forever = not waiting  # nothing finite: watch until cancelled
-        while (waiting or forever) and not self._stopping:
-            for name, (_, process) in self._children.items():
-                if process.returncode == 0 and name in waiting:
-                    waiting.discard(name)
-                elif process.returncode is not None and (name in waiting or not self._ended(name)):
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._watch_exits(), name="exits")
+                tasks.create_task(self._watch_answers(), name="heartbeat")
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _watch_exits(self) -> None:
+        while True:
+            running_finite = 0
+            for name, (spec, process) in self._children.items():
+                if process.returncode is None:
+                    running_finite += spec.finite
+                elif not (spec.finite and process.returncode == 0):
                     raise self._died(name)
+            if not running_finite:
+                self.finished.set()
             await asyncio.sleep(POLL_S)
+
+    async def _watch_answers(self) -> None:
+        """A child that was ready must go on answering its health URL."""
+        silent_since: dict[str, float] = {}
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+            while True:
+                for name in list(self._ready):
+                    now = time.monotonic()
+                    if await _answers(http, self._children[name][0].health_url):
+                        silent_since[name] = now
+                    elif now - silent_since.setdefault(name, now) > SILENCE_LIMIT_S:
+                        raise ProcessDied(
+                            f"{name} (pid {self.pid(name)}) is alive but has not answered "
+                            f"{self._children[name][0].health_url} for {SILENCE_LIMIT_S:g} s; "
+                            f"the end of {self.log_path(name)}:\n{self._tail(name)}"
+                        )
+                await asyncio.sleep(HEARTBEAT_S)
 
     async def stop(self) -> None:
         """End every child that still runs; returns once none does."""
-        self._stopping = True
         running = [(s, p) for s, p in self._children.values() if p.returncode is None]
         for _, process in running:
             _signal_group(process, signal.SIGTERM)
@@ -147,10 +174,6 @@ class LocalProcesses:
         for _, process in self._children.values():  # grandchildren of children that died earlier
             _signal_group(process, signal.SIGKILL)
 
-    def _ended(self, name: str) -> bool:
-        spec, process = self._children[name]
-        return spec.finite and process.returncode == 0
-
     def _died(self, name: str) -> ProcessDied:
         code = self._children[name][1].returncode
         assert code is not None
@@ -165,3 +188,12 @@ class LocalProcesses:
 def _signal_group(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
         os.killpg(process.pid, number)
+
+
+async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+    """Whether a health URL answers 200 now."""
+    try:
+        async with http.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False

@@ -49,7 +49,6 @@ class HttpEngine(Engine):
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
         self._incarnation = incarnation
-        self._salt: str | None = None
         self._transfer_ready = False
         self._pooled: aiohttp.ClientSession | None = None
         self._unpooled: aiohttp.ClientSession | None = None
@@ -78,7 +77,6 @@ class HttpEngine(Engine):
                 sampling_params=_sampling_body(sampling),
                 request_id=request_id,
                 stream=stream,
-                cache_salt=self._salt,
             )
         )
         headers = {"Content-Type": "application/json", "X-Session-ID": session_id}
@@ -118,7 +116,6 @@ class HttpEngine(Engine):
         await self._call("POST", "/start_weight_update")
         await self._call("POST", "/update_weights", {"update_info": {"path": path}})
         await self._call("POST", "/finish_weight_update", {"weight_version": label})
-        self._salt = label
 
     async def info(self) -> EngineInfo:
         models = await self._get("/v1/models", wire.ModelList)
@@ -130,7 +127,6 @@ class HttpEngine(Engine):
             served = parse_version(weights.weight_version)
         except ValueError as error:
             raise EngineError(f"{self.url}/weight_info: {error}") from error
-        self._salt = weights.weight_version
         card = models.data[0]
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
 

@@ -49,10 +49,11 @@ def run(
     """Train `config.steps` batches as rank `rank`; returns when the run is done or ending.
 
     Step k publishes policy version k + 1. Rank 0 alone writes weights, publishes, reports and
-    exports. The controller's bearer token is read from ARL_TOKEN. SIGTERM, and a controller that
-    says the run is ending, end it cleanly and without an export.
+    exports. The controller's bearer token is read from ARL_TOKEN. A controller that says
+    the run is ending, and SIGTERM, end it without an export.
 
     Raises:
+        SystemExit: with 143, after SIGTERM.
         TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
@@ -69,8 +70,11 @@ def run(
     try:
         with _sigterm_raises(), meeting as world:
             _Trainer(config, world, client, versions, model_dir, run_dir).run()
-    except (RunEnding, _Terminated) as end:
+    except RunEnding as end:
         _log.info("trainer rank %d ends before its last step: %s", rank, end)
+    except _Terminated:
+        _log.info("trainer rank %d was terminated", rank)
+        raise SystemExit(128 + signal.SIGTERM) from None  # not a success: nobody may wait on
 
 
 def _versions_out(

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from agentgym_rl.cluster import local
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.process import ProcessSpec
@@ -41,7 +42,10 @@ async def watch(path, *specs: ProcessSpec) -> None:
     async with LocalProcesses(path, stop_timeout_s=1) as processes, asyncio.timeout(20):
         for child in specs:
             await processes.start(child)
-        await processes.watch()
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(processes.watch())
+            await processes.finished.wait()
+            watching.cancel()
 
 
 @pytest.mark.parametrize(
@@ -53,18 +57,43 @@ async def watch(path, *specs: ProcessSpec) -> None:
     ],
 )
 def test_a_dead_child_ends_the_watch_with_its_last_words(tmp_path, code, said):
-    with pytest.raises(ProcessDied, match=said) as caught:
-        asyncio.run(watch(tmp_path, spec(code), spec(SLEEP, name="other")))
-    assert "my last words" in str(caught.value)
+    last = spec(SLEEP, name="other", finite=True)
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(watch(tmp_path, spec(code), last))
+    assert caught.group_contains(ProcessDied, match=said)
+    assert "my last words" in str(caught.value.exceptions[0])
 
 
-def test_watch_returns_when_finite_children_have_ended(tmp_path):
+def test_finished_is_set_when_finite_children_have_ended(tmp_path):
     asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
 
 
+def test_a_child_that_stops_answering_is_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(local, "HEARTBEAT_S", 0.05)
+    port = 20000 + os.getpid() % 20000
+    serve = f"""
+import http.server
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self): self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
+
+    async def play() -> None:
+        async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
+            await processes.start(spec(serve, health_url=f"http://127.0.0.1:{port}/"))
+            await processes.ready("child", timeout_s=20)
+            os.kill(processes.pid("child"), signal.SIGSTOP)
+            async with asyncio.timeout(10):
+                await processes.watch()
+
+    with pytest.raises(ProcessDied, match="alive but has not answered"):
+        asyncio.run(play())
+
+
 def test_a_failing_finite_child_is_an_error(tmp_path):
-    with pytest.raises(ProcessDied, match="exited with 1"):
+    with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(watch(tmp_path, spec("raise SystemExit(1)", finite=True)))
+    assert caught.group_contains(ProcessDied, match="exited with 1")
 
 
 def test_stop_kills_what_ignores_sigterm_and_its_grandchildren(tmp_path):

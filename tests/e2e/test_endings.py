@@ -1,7 +1,11 @@
 """Killed children, Ctrl-C, a killed parent: a named end in time, and nothing is left."""
 
+import contextlib
+import os
 import signal
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +30,6 @@ def end_by(run: Run, action) -> tuple[int, str]:
 
 @pytest.mark.parametrize("child", ["engine", "trainer"])
 def test_a_killed_child_ends_the_run(start, child):
-    import os
-
     run = start(*LONG)
     code, err = end_by(run, lambda: os.kill(run.child(child), signal.SIGKILL))
     assert code == 1
@@ -53,3 +55,77 @@ def test_a_killed_parent_takes_its_children_along(start):
     start("--eval.num_tasks=0", "--steps=1").result()  # the next run cleans up
     assert left
     assert run.leftovers() == set()
+
+
+# ---------------------------------------------------------------- at other moments
+def ends_naming_engine(run: Run, killed: float) -> str:
+    """The engine was killed at `killed`: the run ends within 10 s, says so, leaves nothing."""
+    code, _, err = run.wait(timeout_s=15)
+    assert time.monotonic() - killed < 10
+    assert code == 1, err
+    assert "engine was killed by SIGKILL" in err
+    assert run.leftovers() == set()
+    return err
+
+
+def test_an_engine_killed_while_it_starts_ends_the_run(start):
+    run = start(*LONG)
+    end = time.monotonic() + 30
+    while not any(" engine " in line for line in descendants(run.process.pid).values()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.kill(run.child("engine"), signal.SIGKILL)
+    ends_naming_engine(run, time.monotonic())
+
+
+def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
+    run = start("--steps=2", "--eval.num_tasks=1024")
+    run.wait_for_step(1)  # the last: what follows is the evaluation
+    time.sleep(0.5)
+    os.kill(run.child("engine"), signal.SIGKILL)
+    err = ends_naming_engine(run, time.monotonic())
+    assert "evaluating on held-out tasks, after training" in err
+    assert "held-out reward after training" not in err
+
+
+def test_a_trainer_told_to_end_is_missed(start):
+    run = start(*LONG)
+    code, err = end_by(run, lambda: os.kill(run.child("trainer"), signal.SIGTERM))
+    assert code == 1, err
+    assert "trainer" in err
+    assert run.leftovers() == set()
+
+
+# ---------------------------------------------------------------- ports
+def listening(pids: Iterable[int]) -> set[int]:
+    """TCP ports these processes listen on."""
+    inodes: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    return {port for port, inode in open_ports() if inode in inodes}
+
+
+def open_ports() -> list[tuple[int, str]]:
+    """(port, socket inode) of every listening TCP socket of this machine."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [(int(f[1].rpartition(":")[2], 16), f[9]) for f in lines if f[3] == "0A"]
+
+
+@pytest.mark.parametrize("end", ["by itself", "killed"])
+def test_no_port_is_left_listening(start, end):
+    run = start("--steps=4" if end == "by itself" else "--steps=500", "--eval.num_tasks=0")
+    run.wait_for_step(0)
+    ports = listening([run.process.pid, *descendants(run.process.pid)])
+    assert len(ports) >= 3  # gateway, controller, engine
+    if end == "killed":
+        os.kill(run.child("engine"), signal.SIGKILL)
+    code, _, err = run.wait()
+    assert code == (1 if end == "killed" else 0), err
+    assert ports.isdisjoint({port for port, _ in open_ports()})

@@ -83,6 +83,23 @@ def test_the_request_on_the_wire():
     assert (delta.times_s, delta.finish_reason, delta.stop_reason) == ([1.5], "stop", "x")
 
 
+def test_no_request_is_salted_with_a_version():
+    """Versions move without this client: a salt it remembered would name an old one."""
+    models = '{"data": [{"id": "m", "max_model_len": 9}]}'
+    served = '{"weight_version": "0.3"}'
+    version = '{"version": "1", "tokenizer_hash": "h"}'
+
+    async def play():
+        answers = [models, served, version, *["{}"] * 4, _body(_choice([9], *GOOD))]
+        async with _answering(*[(200, answer) for answer in answers]) as (client, seen):
+            await client.info()
+            await client.update_weights("/v4", version=4)
+            await _one(client)
+            return seen[-1][2]
+
+    assert "cache_salt" not in asyncio.run(play())
+
+
 def test_vllm_streams_spans_on_the_last_chunk_only():
     chunks = [
         _body(_choice([1, 2])),

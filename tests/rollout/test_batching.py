@@ -1,7 +1,12 @@
 """The split of a batch into ranks and minibatches."""
 
+from dataclasses import replace
+
+import pytest
+
 from agentgym_rl.batch import BatchShard
 from agentgym_rl.batching import batch_metrics, split_batch
+from agentgym_rl.buffer import Group
 
 
 def episodes_of(shards: list[BatchShard], minibatch: int) -> list[int]:
@@ -40,6 +45,28 @@ def test_minibatches_are_balanced_by_tokens(group):
     assert max(sizes) <= 1.02 * min(sizes)
 
 
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_ranks_are_balanced_by_tokens(group, num_ranks):
+    lengths = [23, 5, 61, 14, 38, 9, 47, 30, 52, 17, 26, 11, 33, 71, 19, 44]
+    groups = [group(f"g{i}", [0] * length, size=8) for i, length in enumerate(lengths)]
+    shards = split_batch(groups, step=0, num_ranks=num_ranks, num_minibatches=4)
+    held = [sum(len(item.row) for m in shard.minibatches for item in m) for shard in shards]
+    assert max(held) <= 1.02 * min(held)
+
+
+def test_groups_of_uneven_size_are_not_dealt_by_count(group):
+    groups = [group("long", [0] * 90), *(group(f"g{i}", [0] * 15) for i in range(5))]
+    shards = split_batch(groups, step=0, num_ranks=2, num_minibatches=1)
+    held = [{s.group_ids[i.episode] for m in s.minibatches for i in m} for s in shards]
+    assert {"long"} in held
+
+
+def test_a_rank_without_a_group_still_has_its_minibatches(group):
+    shards = split_batch([group("only", [0])], step=0, num_ranks=2, num_minibatches=2)
+    assert [len(shard.minibatches) for shard in shards] == [2, 2]
+    assert sum(len(m) for shard in shards for m in shard.minibatches) == 2
+
+
 def test_counts_are_those_of_the_whole_batch(group):
     groups = [group("a", [0, 0]), group("b", [])]
     for shard in split_batch(groups, step=7, num_ranks=2, num_minibatches=1):
@@ -53,3 +80,19 @@ def test_batch_metrics_of_a_known_batch(group):
     assert (found["staleness/mean"], found["staleness/max"]) == (1.0, 2.0)
     assert found["versions_per_episode"] == 1.5
     assert found["staleness/dropped"] == 5
+
+
+def test_metrics_of_the_environment_are_averaged_over_those_that_have_them(group):
+    found = batch_metrics([measured(group("a", [0]), {"moves": 3.0}), group("b", [0])], 0, {})
+    assert found["episode/moves"] == 3.0
+
+
+@pytest.mark.parametrize("name", ["turns", "tokens", "rows", "truncated"])
+def test_an_environment_cannot_overwrite_our_metrics(group, name):
+    plain = batch_metrics([group("a", [0])], 0, {})
+    assert batch_metrics([measured(group("a", [0]), {name: 777.0})], 0, {}) == plain
+
+
+def measured(group: Group, metrics: dict[str, float]) -> Group:
+    """The same group, its environment having reported `metrics`."""
+    return replace(group, members=[replace(member, metrics=metrics) for member in group.members])

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import numpy as np
 import pytest
 from arl_agents.react import React
 from arl_envs.math.env import MathEnv
@@ -46,7 +47,7 @@ class Quiz(Env):
 
 
 class Misbehaving(Agent):
-    def __init__(self, error: Exception | None = None, pause_s: float = 0.0) -> None:
+    def __init__(self, error: BaseException | None = None, pause_s: float = 0.0) -> None:
         self.error, self.pause_s = error, pause_s
 
     async def run(self, env, client, *, model, task):
@@ -79,7 +80,7 @@ def play(chat, *, env=Quiz, agent=None, replies=("5",), task=QUIZ, **settings):
             url = await stack.enter_async_context(gateway.serve())
             clients = await stack.enter_async_context(AgentClients(url))
             limits = Deadlines(**({"episode_s": 5, "turn_s": 5, "tool_s": 5} | settings))
-            player = Player(env, agent or React(), gateway, clients, "m", limits)
+            player = Player(env, lambda: agent or React(), gateway, clients, "m", limits)
             return await player.play(
                 task,
                 episode_id="e",
@@ -160,3 +161,53 @@ def test_misuse_of_the_env_is_the_agents_error(chat, calls):
     found = play(chat, agent=Twice())
     assert found.outcome is Outcome.AGENT_ERROR
     assert calls in found.error
+
+
+class Odd(Quiz):
+    """Returns whatever it is told to, from reset or step."""
+
+    def __init__(self, *, reset=None, step=None) -> None:
+        super().__init__()
+        self.odd_reset, self.odd_step = reset, step
+
+    async def reset(self, *, seed=None, options=None):
+        return self.odd_reset or await super().reset()
+
+    async def step(self, action):
+        return self.odd_step or await super().step(action)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"reset": [{"role": "user", "content": "no info"}]},
+        {"reset": ("a string", {})},
+        {"step": ([], 1.0, True, False)},
+        {"step": ([], None, True, False, {})},
+        {"step": ([], float("nan"), True, False, {})},
+        {"step": ([], 1.0, True, False, None)},
+        {"step": ("text", 1.0, True, False, {})},
+        {"step": ([], 1.0, True, False, {"metrics": {"speed": "fast"}})},
+    ],
+)
+def test_what_an_environment_may_not_return(chat, odd):
+    found = play(chat, env=lambda: Odd(**odd))
+    assert found.outcome is Outcome.ENV_ERROR
+    assert "must" in found.error
+
+
+def test_a_plain_five_tuple_and_numpy_numbers_are_fine(chat):
+    step = ([], np.float32(0.5), np.bool_(True), 0, {"metrics": {"n": np.int64(3)}})
+    found = play(chat, env=lambda: Odd(step=step))
+    assert (found.outcome, found.reward, found.metrics["n"]) == (Outcome.COMPLETED, 0.5, 3.0)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)])
+def test_stray_cancellation_and_exits_stay_in_the_episode(chat, error):
+    assert play(chat, agent=Misbehaving(error)).outcome is Outcome.AGENT_ERROR
+
+    class Leaky(Quiz):
+        async def step(self, action):
+            raise error
+
+    assert play(chat, env=Leaky).outcome is Outcome.ENV_ERROR

@@ -108,8 +108,9 @@ def test_sigterm_ends_it_cleanly(tiny_model, tmp_path):
         return 204, b""
 
     before = signal.getsignal(signal.SIGTERM)
-    with controller(answer=terminate_when_asked) as server:
+    with controller(answer=terminate_when_asked) as server, pytest.raises(SystemExit) as end:
         start(server, tiny_model, tmp_path, load_config(overrides=BASE))
+    assert end.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -1,0 +1,290 @@
+"""What stands on the command line of `arl`, and the configuration it asks for."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import textwrap
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
+
+from . import __version__
+from .config import Config, load_config
+from .errors import ConfigError
+
+_DESCRIPTION = """\
+Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
+
+  arl train --env math --agent react          the main job: a laptop CPU, a minute or two
+  arl eval  --run runs/NAME                   held-out reward of a finished run
+  arl list                                    environments and agents, plugins included
+"""
+_KEYS = """\
+any key of the configuration can be set as --section.key=value, for example
+--rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
+explains them all:
+"""
+_SHORT_FORMS = {
+    "env": "env.id",
+    "agent": "agent.id",
+    "model": "model.path",
+    "engine": "engine.type",
+    "steps": "steps",
+    "seed": "seed",
+}
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """The command (`command`), its flags, and the dotted keys (`overrides`).
+
+    Raises:
+        ConfigError: an unknown or misused argument; the message names the near match.
+        SystemExit: after --help, --version, or no arguments at all.
+    """
+    parser, commands = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if args.command is None:
+        if rest:
+            parser.error(f"unknown argument {rest[0]!r} before the command")
+        parser.print_help()
+        raise SystemExit(2)
+    args.overrides = _dotted(rest, commands[args.command], takes_config=hasattr(args, "config"))
+    return args
+
+
+def load_configuration(args: Namespace) -> Config:
+    """The configuration file of `args` with its flags and dotted keys on top.
+
+    Raises:
+        ConfigError: see `load_config`; or a key is given twice.
+    """
+    short_forms = _SHORT_FORMS | ({"run": "run"} if args.command == "train" else {})
+    overrides: dict[str, Any] = dict(args.overrides)
+    for name, key in short_forms.items():
+        value = getattr(args, name, None)
+        if value is None:
+            continue
+        if key in overrides:
+            raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
+        # As a TOML string, so that `--run 7` stays text.
+        overrides[key] = json.dumps(value) if isinstance(value, str) else value
+    return load_config(args.config, overrides)
+
+
+# ---------------------------------------------------------------- what `arl eval` evaluates
+def evaluated(args: Namespace) -> tuple[Config, Path | None]:
+    """The configuration of `arl eval`, and the checkpoint whose weights it evaluates, if any.
+
+    Raises:
+        ConfigError: `--run` or `--checkpoint` is not what it has to be; says what is there.
+    """
+    checkpoint = _checked_checkpoint(args.checkpoint) if args.checkpoint else None
+    if args.run and args.config:
+        raise ConfigError(
+            f"--run {args.run} and --config {args.config}: give one of them; --run takes the "
+            "configuration of that run"
+        )
+    if args.run:
+        args.config = _config_of(Path(args.run), f"--run {args.run}")
+        if not (checkpoint or args.model or "model.path" in args.overrides):
+            args.model = str(_export_of(Path(args.run)))
+    elif checkpoint and not args.config:
+        said = f"--checkpoint {args.checkpoint} without --run"
+        args.config = _config_of(_run_of(checkpoint), said)
+    return load_configuration(args), checkpoint
+
+
+def _checked_checkpoint(path: Path) -> Path:
+    if not path.is_dir():
+        raise ConfigError(f"--checkpoint {path}: no such folder (in {Path.cwd()})")
+    if not (path / "manifest.json").exists():
+        inside = _checkpoints(path) or _checkpoints(path / "checkpoints")
+        hint = f"try {inside[-1]}" if inside else "expected RUN/checkpoints/step-N"
+        raise ConfigError(f"--checkpoint {path}: no checkpoint, manifest.json is missing; {hint}")
+    return path.resolve()
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """The run whose `checkpoints/step-N` this is."""
+    return checkpoint.parent.parent
+
+
+def _config_of(run: Path, said: str) -> Path:
+    if not run.is_dir():
+        raise ConfigError(f"{said}: no folder {run} here (in {Path.cwd()})")
+    if not (run / "config.toml").exists():
+        raise ConfigError(
+            f"{said}: no config.toml in {run}, so it is no run folder; "
+            "runs are in runs/ unless --run said otherwise, or pass --config FILE instead"
+        )
+    return run / "config.toml"
+
+
+def _export_of(run: Path) -> Path:
+    if (run / "export").is_dir():
+        return run / "export"
+    found = _checkpoints(run / "checkpoints")
+    if not found:
+        raise ConfigError(
+            f"--run {run}: this run did not finish: it has neither export/ nor checkpoints/ "
+            "(--trainer.checkpoint_every=N writes some on the way)"
+        )
+    raise ConfigError(
+        f"--run {run}: this run did not finish, there is no export/; try --checkpoint {found[-1]} "
+        f"(there: {', '.join(path.name for path in found)})"
+    )
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first (without torch, which trainer/checkpoint.py needs)."""
+    found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := _CHECKPOINT.fullmatch(p.name))]
+    return [path for _, path in sorted(found) if (path / "manifest.json").exists()]
+
+
+# ---------------------------------------------------------------- commands and their flags
+class _Parser(ArgumentParser):
+    """Mistakes are ConfigErrors, said as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
+
+
+def _parser() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser("arl", description=_DESCRIPTION, formatter_class=raw, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"arl {__version__}")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands: dict[str, ArgumentParser] = {}
+    for name, (add_flags, help) in _COMMANDS.items():
+        commands[name] = group.add_parser(
+            name, help=help, description=help, formatter_class=raw, allow_abbrev=False
+        )
+        add_flags(commands[name])
+    return parser, commands
+
+
+def _train(parser: ArgumentParser) -> None:
+    _json(parser)
+    _config(parser)
+    _who_plays(parser)
+    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+
+
+def _eval(parser: ArgumentParser) -> None:
+    _json(parser)
+    _config(parser)
+    _who_plays(parser)
+    parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
+    )
+
+
+def _engine(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--backend", metavar="NAME", help="embedded")
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
+    parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
+
+
+def _trainer(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
+    parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
+    parser.add_argument("--engines", required=True, metavar="URL,URL", help="get the weights")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+
+
+def _bench(parser: ArgumentParser) -> None:
+    _json(parser)
+    parser.add_argument("name", help="a file of benchmarks/: engine")
+
+
+_COMMANDS = {
+    "train": (_train, "train an agent; everything on this machine"),
+    "eval": (_eval, "held-out reward of a model or a finished run"),
+    "list": (lambda parser: _json(parser), "environments and agents, plugins included"),
+    "engine": (_engine, "serve a policy over the engine protocol"),
+    "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
+    "bench": (_bench, "measure this machine"),
+}
+
+
+def _json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _config(parser: ArgumentParser) -> None:
+    parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--model", metavar="MODEL", help="bundled, a folder, or a hub id")
+    parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
+
+
+def _who_plays(parser: ArgumentParser) -> None:
+    parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
+    parser.add_argument("--engine", metavar="TYPE", help="embedded")
+
+
+def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Each section with its own keys; the whole configuration's is ""."""
+    inner = {
+        k: f.default for k, f in model.model_fields.items() if isinstance(f.default, BaseModel)
+    }
+    yield prefix, [key for key in model.model_fields if key not in inner]
+    for key, section in inner.items():
+        yield from _sections(type(section), f"{prefix}.{key}".lstrip("."))
+
+
+def _key_table(model: type[BaseModel]) -> Iterator[str]:
+    """The keys of every section, wrapped to 80 columns."""
+    for section, keys in _sections(model):
+        text = f"{section}: {', '.join(keys)}" if section else ", ".join(keys)
+        yield textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
+
+
+# ---------------------------------------------------------------- dotted keys
+def _dotted(rest: Sequence[str], command: ArgumentParser, *, takes_config: bool) -> dict[str, str]:
+    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown."""
+    found: dict[str, str] = {}
+    words = iter(rest)
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not (takes_config and word.startswith("--") and "." in key):
+            command.error(f"unknown argument {word!r}{_near(word, command, takes_config)}")
+        if not equals:
+            following = next(words, None)
+            if following is None:
+                raise ConfigError(f"--{key} has no value; write --{key}=value")
+            value = following
+        found[key] = value
+    return found
+
+
+def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
+    """ "; did you mean --steps?", or --rollout.max_staleness where its section was left out."""
+    name = word.removeprefix("--").partition("=")[0]
+    if name == word:
+        return ""
+    flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
+    if name in flags:
+        return f"; it goes after the command: {command.prog} {word}"
+    keys = {k: f"{s}.{k}" for s, ks in _sections(Config) if s for k in ks} if takes_config else {}
+    for known in (flags, keys):
+        for spelled in (name, name.replace("-", "_")):
+            for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):
+                return f"; did you mean --{known[near]}?"
+    return ""

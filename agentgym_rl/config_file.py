@@ -1,0 +1,94 @@
+"""From a TOML file and `--section.key=value` to a checked model; mistakes name the near match."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from .errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
+    """`model` from a TOML file with dotted `overrides` on top (see `config.load_config`).
+
+    Raises:
+        ConfigError: a file that cannot be read, an unknown key, or a bad value.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read configuration {path}: {error}") from error
+    for key, value in overrides.items():
+        keys = key.split(".")
+        _set(values, keys, _literal(model, keys, value) if isinstance(value, str) else value)
+    _reject_unknown(model, values, "")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return text if _holds_text(model, keys) and not isinstance(value, str) else value
+
+
+def _holds_text(model: type[BaseModel], keys: Sequence[str]) -> bool:
+    field = model.model_fields.get(keys[0])
+    if field is not None and isinstance(field.default, BaseModel) and keys[1:]:
+        return _holds_text(type(field.default), keys[1:])
+    return field is not None and not keys[1:] and field.annotation in (str, str | None)
+
+
+def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    *tables, last = keys
+    for key in tables:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section")
+    values[last] = value
+
+
+def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> None:
+    for key, value in values.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.5)
+            known = f"allowed: {', '.join(model.model_fields)}"
+            hint = f"did you mean {prefix}{near[0]}?" if near else known
+            raise ConfigError(f"unknown key {prefix}{key}; {hint}")
+        inner = _section_of(field, value)
+        if inner is not None:
+            _reject_unknown(inner, value, f"{prefix}{key}.")
+
+
+def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
+    """The section a table fills; of several, the one its `type` names, or else the default's."""
+    if not isinstance(value, Mapping) or not isinstance(field.default, BaseModel):
+        return None
+    choices: Sequence[type[BaseModel]] = get_args(field.annotation)
+    named = [c for c in choices if c.model_fields["type"].default == value.get("type")]
+    return named[0] if named else type(field.default)
+
+
+def _explain(error: ValidationError) -> str:
+    lines = ["the configuration is wrong:"]
+    for item in error.errors():
+        said = item["msg"].removeprefix("Value error, ")
+        where = ".".join(str(part) for part in item["loc"])
+        # Without a place it is about sections together: what was got would be the whole file.
+        lines.append(f"  {where}: {said} (got {item['input']!r})" if where else f"  {said}")
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""The folder of a run: chosen, claimed, and given its resolved configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from .config import Config, dump_toml
+from .errors import ConfigError
+
+MARK = "config.toml"
+
+
+def create_run_dir(config: Config) -> tuple[Path, Path]:
+    """Create the run's folder; returns it and its configuration file.
+
+    Without `config.run` the name is runs/<env>-<agent>-<utc time>, made unique. A folder is
+    claimed by creating `config.toml` in it, so that two runs never share one.
+
+    Raises:
+        ConfigError: `config.run` holds a run already, or cannot be written.
+    """
+    text = dump_toml(config)
+    for folder in _candidates(config):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / MARK).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
+        return folder, folder / MARK
+    raise ConfigError(f"{config.run} already holds a run; pass another --run, or remove it")
+
+
+def release_if_unused(folder: Path) -> None:
+    """Give up the claim on a folder whose run ended before its first step; its logs stay."""
+    metrics = folder / "metrics.jsonl"
+    if not metrics.exists() or not metrics.stat().st_size:
+        for name in (MARK, "episodes.db", "episodes.db-wal", "episodes.db-shm", "metrics.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it here."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def file_name(id: str) -> str:
+    """An id as part of a file name."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in id).strip("-") or "run"
+
+
+def _candidates(config: Config) -> list[Path]:
+    if config.run:
+        return [Path(config.run).resolve()]
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    name = f"{file_name(config.env.id)}-{file_name(config.agent.id)}-{stamp}"
+    folder = Path("runs").resolve()
+    return [folder / name, *(folder / f"{name}-{n}" for n in range(2, 100))]

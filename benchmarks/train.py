@@ -1,0 +1,147 @@
+"""The main job as a user runs it, over three seeds, with its negative controls.
+
+Every row is one `arl train --env math --agent react --json` in a process of its own and a run
+folder that is thrown away; "seconds" are wall time from start to exit. Held-out reward is on the
+same tasks before and after. Nothing else should run on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+SEEDS = (1, 2, 3)
+REACT = ("--env=math", "--agent=react")
+CONTROLS: Mapping[str, Sequence[str]] = {
+    "learning rate 0": (*REACT, "--trainer.learning_rate=0"),
+    "shuffled advantages": (*REACT, "--algo.shuffle_advantages=true"),
+    "single_turn": ("--env=math", "--agent=single_turn"),
+}
+"""Flags of each control, run at the first seed."""
+
+GOAL = (
+    "every seed from <= 0.45 to >= 0.90 within 120 s, staleness mean >= 0.5 and max <= 2, tool "
+    "calls an episode >= 1.3; learning rate 0 changes by <= 0.06, shuffled advantages rise by "
+    "<= 0.15, single_turn ends >= 0.3 below every seed"
+)
+_RUN_TIMEOUT_S = 900.0
+
+Row = dict[str, Any]
+
+
+def run(*, seeds: Sequence[int] = SEEDS, extra: Sequence[str] = ()) -> dict[str, Any]:
+    """Train for every seed and every control; `met` says whether the whole goal holds.
+
+    `extra` are more flags of `arl train`, given to every run.
+    """
+    main = [_measure(f"react, seed {seed}", seed, [*REACT, *extra]) for seed in seeds]
+    controls = {
+        name: _measure(name, seeds[0], [*flags, *extra]) for name, flags in CONTROLS.items()
+    }
+    checks = _checks(main, controls)
+    for name, holds in checks.items():
+        _say(f"{'holds' if holds else 'FAILS'}: {name}")
+    return {
+        "name": "train",
+        "hardware": f"{_cpu()}, {os.cpu_count()} cores",
+        "versions": {name: version(name) for name in ("agentgym-rl", "torch", "transformers")},
+        "rows": [*main, *controls.values()],
+        "ratios": {},
+        "goal": GOAL,
+        "checks": checks,
+        "met": all(checks.values()),
+    }
+
+
+def _measure(system: str, seed: int, flags: Sequence[str]) -> Row:
+    """The row of one training run; it holds `error` instead of figures when the run failed."""
+    command = [sys.executable, "-m", "agentgym_rl", "train", "--json", "--logging.progress=plain"]
+    command += [f"--seed={seed}", *flags]
+    _say(f"{system}: arl {' '.join(command[3:])}")
+    row: Row = {"system": system, "seed": seed}
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                [*command, f"--run={folder}/run"],
+                stdout=subprocess.PIPE,  # progress goes on to our own stderr
+                timeout=_RUN_TIMEOUT_S,
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            return row | {"error": f"ended with code {error.returncode}; see its messages above"}
+        except subprocess.TimeoutExpired:
+            return row | {"error": f"took more than {_RUN_TIMEOUT_S:g} s"}
+        seconds = time.monotonic() - start
+    row |= _figures(json.loads(done.stdout), seconds)
+    _say(f"{system}: {row['eval_before']} -> {row['eval_after']} in {row['seconds']} s")
+    return row
+
+
+def _figures(result: Mapping[str, Any], seconds: float) -> Row:
+    def rounded(name: str) -> float | None:
+        return None if result[name] is None else round(result[name], 3)
+
+    return {
+        "eval_before": rounded("eval_before"),
+        "eval_after": rounded("eval_after"),
+        "seconds": round(seconds, 1),
+        "steps": result["steps"],
+        "staleness_mean": rounded("staleness_mean"),
+        "staleness_max": result["staleness_max"],
+        "groups_dropped": result["groups_dropped"],
+        "overlap": rounded("overlap"),
+        "tool_calls": rounded("tool_calls_after"),
+    }
+
+
+def _checks(main: Sequence[Row], controls: Mapping[str, Row]) -> dict[str, bool]:
+    """The goal in parts. A run that failed, or was not evaluated, meets none of its own."""
+
+    def every(rows: Sequence[Row], holds: Callable[[Row], bool]) -> bool:
+        return all(row.get("eval_after") is not None and holds(row) for row in rows)
+
+    still, shuffled, single = ([controls[name]] for name in CONTROLS)
+    worst = min((row.get("eval_after") or 0.0 for row in main), default=0.0)
+    return {
+        "every seed starts at <= 0.45": every(main, lambda r: r["eval_before"] <= 0.45),
+        "every seed ends at >= 0.90": every(main, lambda r: r["eval_after"] >= 0.90),
+        "every seed within 120 s": every(main, lambda r: r["seconds"] <= 120),
+        "staleness mean >= 0.5": every(main, lambda r: r["staleness_mean"] >= 0.5),
+        "staleness max <= 2": every(main, lambda r: r["staleness_max"] <= 2),
+        "tool calls >= 1.3": every(main, lambda r: r["tool_calls"] >= 1.3),
+        "learning rate 0 changes by <= 0.06": every(still, lambda r: abs(_rise(r)) <= 0.06),
+        "shuffled advantages rise by <= 0.15": every(shuffled, lambda r: _rise(r) <= 0.15),
+        "single_turn ends >= 0.3 below": every(single, lambda r: worst - r["eval_after"] >= 0.3),
+    }
+
+
+def _rise(row: Row) -> float:
+    return row["eval_after"] - row["eval_before"]
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

@@ -1,0 +1,44 @@
+"""A run's folder is claimed once."""
+
+import pytest
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.run_dir import create_run_dir, file_name, release_if_unused
+
+
+def test_default_names_are_unique(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = {create_run_dir(Config())[0] for _ in range(5)}
+    assert len(folders) == 5
+    assert all(folder.parent == tmp_path / "runs" for folder in folders)
+
+
+def test_a_named_folder_is_claimed_once_and_can_be_released(tmp_path):
+    config = Config(run=str(tmp_path / "mine"))
+    folder, file = create_run_dir(config)
+    assert load_config(file) == config
+    with pytest.raises(ConfigError, match="already holds a run"):
+        create_run_dir(config)
+    release_if_unused(folder)
+    create_run_dir(config)
+
+
+def test_a_folder_with_a_trained_step_stays_claimed(tmp_path):
+    config = Config(run=str(tmp_path / "mine"))
+    folder, _ = create_run_dir(config)
+    (folder / "metrics.jsonl").write_text("{}\n")
+    release_if_unused(folder)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        create_run_dir(config)
+
+
+def test_an_unwritable_place_is_explained(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot create the run folder"):
+        create_run_dir(Config(run=str(tmp_path / "file" / "run")))
+
+
+def test_ids_become_file_names():
+    assert file_name("my_pkg.envs:Üb/er-v1") == "my-pkg-envs--b-er-v1"
+    assert file_name("::") == "run"

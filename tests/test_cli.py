@@ -1,0 +1,282 @@
+"""`arl` as typed: help, near matches, exit codes, the JSON of failures, interrupts."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl import cli
+from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
+
+FLAGS = {
+    "train": "--json --config --model --seed --env --agent --engine --run --steps",
+    "eval": "--json --config --model --seed --env --agent --engine --run --checkpoint",
+    "list": "--json",
+    "engine": "--config --model --seed --backend --host --port --weight-version --journal",
+    "trainer": "--config --model --seed --run --weights --controller --engines --rank --rendezvous",
+    "bench": "--json",
+}
+
+
+@pytest.fixture
+def arl(capsys, monkeypatch):
+    """(exit code, stdout, stderr) of a command line."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def arl(*argv: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            cli.main(argv)
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return arl
+
+
+@pytest.mark.parametrize("command", FLAGS)
+def test_help_shows_every_flag(arl, command):
+    code, out, _ = arl(command, "--help")
+    assert code == 0
+    assert set(re.findall(r"(?m)^  (?:-h, )?(--[\w-]+)", out)) == {
+        "--help",
+        *FLAGS[command].split(),
+    }
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "engine", "trainer"])
+def test_help_shows_the_keys_of_the_configuration(arl, command):
+    _, out, _ = arl(command, "--help")
+    assert all(section in out for section in ("  rollout: ", "  algo.behavior_correction: "))
+    assert "max_staleness" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_list(arl):
+    code, out, _ = arl("list")
+    assert code == 0
+    assert re.search(r"(?m)^env    math-v0 .*arithmetic", out)
+    assert re.search(r"(?m)^agent  react-v0", out)
+
+
+def test_list_as_json(arl):
+    _, out, _ = arl("list", "--json")
+    rows = {(row["kind"], row["id"]): row["error"] for row in json.loads(out)["rows"]}
+    assert rows["env", "math-v0"] == rows["agent", "single_turn-v0"] == ""
+
+
+def test_no_command_shows_the_help(arl):
+    code, out, _ = arl()
+    assert code == 2
+    assert "arl train --env math --agent react" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("train --stpes=3", "did you mean --steps?"),
+        ("train --stpes 3", "did you mean --steps?"),
+        ("train --step=3", "did you mean --steps?"),
+        ("train --max-staleness=3", "did you mean --rollout.max_staleness?"),
+        ("train --rollout.max_stalenes=3", "did you mean rollout.max_staleness?"),
+        ("eval --chekpoint=x", "did you mean --checkpoint?"),
+        ("train math", "unknown argument 'math'"),
+        ("list --env.id=x", "unknown argument '--env.id=x'"),
+        ("--json list", "it goes after the command: arl list --json"),
+        ("--josn", "unknown argument '--josn'"),
+        ("trian", "'train'"),
+        ("train --steps=few", "'few'"),
+        ("train --rollout.max_staleness", "write --rollout.max_staleness=value"),
+        ("train --env math --env.id=math", "give one of them"),
+        ("engine --json", "unknown argument '--json'"),
+        ("engine --backend=vllm", "allowed: embedded"),
+        ("bench nothing", "known: engine"),
+        ("train --env=mth", "arl list"),
+    ],
+)
+def test_wrong_use_is_said_in_one_line(arl, line, said):
+    code, out, err = arl(*line.split())
+    assert (code, out if "--json" not in line else "") == (2, "")
+    assert err.startswith("arl: ")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_failure_is_a_json_object_when_asked_for(arl):
+    code, out, err = arl("train", "--json", "--rollout.max_stalenes=1")
+    error = json.loads(out)["error"]
+    assert code == 2
+    assert error["type"] == "ConfigError"
+    assert "did you mean rollout.max_staleness?" in error["message"]
+    assert error["message"] in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ConfigError("no"), 2, "no"),
+        (EngineError("gone"), 1, "gone"),
+        (TimeoutError(), 1, "TimeoutError"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "[Errno 2] No such file: 'x'"),
+        (ExceptionGroup("", [EngineError("cut off"), ProcessDied("engine")]), 1, "engine"),
+        (BaseExceptionGroup("", [ConfigError("no"), KeyboardInterrupt()]), 130, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_error_has_its_message_and_exit_code(capsys, error, code, message, as_json):
+    assert cli._explain(error, as_json=as_json) == code
+    out, err = capsys.readouterr()
+    assert err == f"arl: {message}\n"
+    assert (json.loads(out)["error"]["message"] if as_json else out) == (message if as_json else "")
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
+    with pytest.raises(ZeroDivisionError):
+        cli._explain(ZeroDivisionError("1/0"), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "error": {"type": "ZeroDivisionError", "message": "1/0"}
+    }
+
+
+def test_json_has_no_nan(capsys):
+    cli._print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": (True,)})
+    assert json.loads(capsys.readouterr().out) == {
+        "a": None,
+        "b": [1.5, None],
+        "c": {"d": None},
+        "e": [True],
+    }
+
+
+# ---------------------------------------------------------------- arl eval
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A run that ended before its export, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for step in (10, 9):
+        (tmp_path / "run" / "checkpoints" / f"step-{step}").mkdir(parents=True)
+        (tmp_path / "run" / "checkpoints" / f"step-{step}" / "manifest.json").write_text("{}")
+    (tmp_path / "run" / "checkpoints" / "step-11").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("seed = 7\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "--run=run",
+            "did not finish, there is no export/; try --checkpoint run/checkpoints/step-",
+        ),
+        ("--run=run", "step-10 (there: step-9, step-10)"),
+        ("--run=nowhere", "no folder nowhere here"),
+        ("--run=empty", "no config.toml in empty"),
+        ("--run=run --config=run/config.toml", "give one of them"),
+        ("--checkpoint=/", "manifest.json is missing; expected RUN/checkpoints/step-N"),
+        ("--checkpoint=nowhere", "no such folder"),
+        ("--checkpoint=run/checkpoints/step-11", "manifest.json is missing"),
+        ("--checkpoint=run", "try run/checkpoints/step-10"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_explained(arl, run, line, said):
+    code, _, err = arl("eval", *line.split())
+    assert code == 2
+    assert said in err
+
+
+def test_a_run_without_anything_to_evaluate_says_so(arl, run):
+    run.joinpath("checkpoints").rename(run / "moved")
+    _, _, err = arl("eval", "--run=run")
+    assert "neither export/ nor checkpoints/" in err
+
+
+def evaluated(*argv: str):
+    config, checkpoint = cli.evaluated(cli.parse(["eval", *argv]))
+    return config.seed, config.model.path, checkpoint
+
+
+def test_a_checkpoint_brings_the_configuration_of_its_run(run):
+    step = run / "checkpoints" / "step-9"
+    assert evaluated("--checkpoint=run/checkpoints/step-9") == (7, "bundled", step)
+    (run.parent / "own.toml").write_text("seed = 8")
+    assert evaluated(f"--checkpoint={step}", "--config=own.toml") == (8, "bundled", step)
+
+
+def test_a_run_brings_its_configuration_and_export(run):
+    (run / "export").mkdir()
+    assert evaluated("--run=run") == (7, "run/export", None)
+    assert evaluated("--run=run", "--model.path=other", "--seed=3") == (3, "other", None)
+
+
+# ---------------------------------------------------------------- processes of their own
+def test_the_trainer_wants_its_token(arl, monkeypatch):
+    monkeypatch.delenv("ARL_TOKEN", raising=False)
+    needed = ("--run=r", "--weights=w", "--controller=c", "--engines=e", "--rendezvous=z")
+    code, _, err = arl("trainer", *needed)
+    assert code == 2
+    assert "ARL_TOKEN is not set" in err
+
+
+SLEEPER = """
+import asyncio
+from agentgym_rl import cli, log
+
+async def main():
+    try:
+        print("ready", flush=True)
+        await asyncio.sleep(30)
+    finally:
+        print("closing", flush=True)
+        await asyncio.sleep(CLOSING_S)
+        print("closed", flush=True)
+
+log.setup()
+cli._COMMANDS = {"train": lambda args: cli.run_interruptible(main)}
+cli.main(["train"])
+"""
+
+
+def interrupted(*numbers: int, closing_s: float = 0.1, shell: str = 'exec "$@"'):
+    """(exit code, lines said) of a run that gets each signal after the line that answers the
+    one before."""
+    script = [sys.executable, "-c", SLEEPER.replace("CLOSING_S", str(closing_s))]
+    with subprocess.Popen(
+        ["sh", "-c", shell, "sh", *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout
+        said = []
+        for number in numbers:
+            said.append(process.stdout.readline())
+            os.kill(process.pid, number)
+        said += process.stdout.readlines()
+    return process.returncode, [line.decode().strip() for line in said]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("shell", ['exec "$@"', "trap '' INT; exec \"$@\""])
+def test_an_interrupt_closes_everything(number, shell):
+    end = ["ready", "closing", "closed", "arl: interrupted"]
+    assert interrupted(number, shell=shell) == (130, end)
+
+
+def test_a_second_interrupt_waits_for_the_end():
+    code, said = interrupted(signal.SIGINT, signal.SIGINT, closing_s=0.5)
+    assert (code, said[:2], said[-2:]) == (
+        130,
+        ["ready", "closing"],
+        ["closed", "arl: interrupted"],
+    )
+    assert "once more leaves at once" in said[2]
+    assert len(said) == 5
+
+
+def test_a_third_interrupt_leaves_at_once():
+    code, said = interrupted(*[signal.SIGINT] * 3, closing_s=60)
+    assert (code, said[:2], said[-1]) == (130, ["ready", "closing"], "arl: interrupted")
+    assert len(said) == 4

@@ -1,0 +1,91 @@
+"""Where a model is: bundled, a folder here, or a hub id, and which of them was meant."""
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from agentgym_rl import model
+from agentgym_rl.config import Config, ModelConfig
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.model import BUNDLED, resolve_model, resolve_paths
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A model folder, its parent being the current folder and the home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "models" / "own").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / "models" / "own" / name).write_text("{}")
+    return tmp_path / "models" / "own"
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """No network and no cache, as far as the hub's client is concerned."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", "/nowhere")
+
+
+def refusal(path: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve_model(path)
+    return str(caught.value)
+
+
+def test_the_bundled_model():
+    assert resolve_model("bundled") == BUNDLED
+
+
+@pytest.mark.parametrize(
+    "path", ["models/own", "./models/own/", "~/models/own", "models/../models/own"]
+)
+def test_a_folder_is_absolute(folder, path):
+    assert resolve_model(path) == folder
+
+
+def test_a_folder_without_a_model_is_named(folder):
+    (folder / "tokenizer.json").unlink()
+    assert "models/own is no model folder: tokenizer.json is missing" in refusal("models/own")
+    assert "config.json is no model folder" in refusal("models/own/config.json")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["runs/x/export", "./own", "../own", "/no/such", "~/own", "~nobody/x", "models/own2/", " "],
+)
+def test_a_missing_folder_is_no_hub_id(folder, path):
+    message = refusal(path)
+    assert "no folder" in message
+    assert "`owner/name`" in message
+
+
+@pytest.mark.parametrize("id", ["runs/export", "gpt2", "Qwen/Qwen3-0.6B"])
+def test_what_may_be_a_hub_id_is_said_to_be_no_folder_either(folder, offline, id):
+    message = refusal(id)
+    assert f"no folder {id!r} here (in {Path.cwd()})" in message
+    assert f"hf download {id}" in message
+
+
+def test_asking_the_hub_is_not_silent(folder, offline, caplog):
+    caplog.set_level("INFO", logger=model.__name__)
+    refusal("runs/export")
+    assert "asking the Hugging Face hub" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "resolved"),
+    [
+        ("bundled", "bundled"),
+        ("models/own", "HERE/models/own"),
+        ("~/models", "HERE/models"),
+        ("models/gone", "models/gone"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+    ],
+)
+def test_a_run_remembers_where_its_model_was(folder, path, resolved):
+    config = Config(steps=3, model=ModelConfig(path=path, revision="main"))
+    want = ModelConfig(path=resolved.replace("HERE", str(Path.cwd())), revision="main")
+    assert resolve_paths(config) == Config(steps=3, model=want)
