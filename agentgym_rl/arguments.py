@@ -209,7 +209,7 @@ def _trainer(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: engine")
+    parser.add_argument("name", help="a file of benchmarks/: engine, train")
 
 
 _COMMANDS = {

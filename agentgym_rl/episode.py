@@ -30,6 +30,9 @@ CLOSE_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 0.2
 """Before the first retry; doubled for each further one."""
 
+FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
+"""What env and agent code may raise without ending the run; our own cancellation passes."""
+
 COUNTED = ("forks", "tool_calls", "malformed_calls", "length_turns", "undelivered_turns")
 """What the session counts that becomes an `episode/…` metric; the env adds its own."""
 
@@ -101,7 +104,9 @@ class EpisodeEnv(Env):
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._env.close()
-        except Exception as error:  # somebody else's code, after the episode is decided
+        except FOREIGN as error:  # somebody else's code, after the episode is decided
+            if _is_ours(error):
+                raise
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
     async def _guarded(self, what: str, call: Awaitable[T]) -> T:
@@ -112,7 +117,7 @@ class EpisodeEnv(Env):
         except InfraError as error:
             self.failure = error
             raise
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except FOREIGN as error:
             if _is_ours(error):
                 raise
             if isinstance(error, TimeoutError) and limit.expired():
@@ -145,7 +150,9 @@ class Player:
         try:
             try:
                 env = EpisodeEnv(self.make_env(), task, tool_timeout_s=self.deadlines.tool_s)
-            except Exception as error:
+            except FOREIGN as error:
+                if _is_ours(error):
+                    raise
                 failed: BaseException | None = EnvError(f"making the env: {_last_lines(error)}")
             else:
                 failed = await self._run(env, self.clients.for_session(session), task)
@@ -162,27 +169,28 @@ class Player:
             reward=env.reward if env else 0.0,
             rows=record.rows,
             num_turns=record.num_turns,
-            metrics={name: float(record.counters[name]) for name in COUNTED} | _metrics(env),
+            metrics=_metrics(env) | {name: float(record.counters[name]) for name in COUNTED},
             messages=record.messages,
             error=error_text,
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:
         limit = asyncio.timeout(self.deadlines.episode_s)
+        failed: BaseException | None = None
         try:
             async with limit:
                 await env.start()
                 await self.make_agent().run(env, client, model=self.model_name, task=task)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except FOREIGN as error:
             if _is_ours(error):
                 raise
-            if isinstance(error, TimeoutError) and limit.expired():
-                return _Deadline(
-                    f"the episode took more than {self.deadlines.episode_s:g} s "
-                    "(rollout.episode_timeout_s)"
-                )
-            return error
-        return None
+            failed = error
+        if limit.expired():  # also when the agent swallowed the cancellation
+            return _Deadline(
+                f"the episode took more than {self.deadlines.episode_s:g} s "
+                "(rollout.episode_timeout_s)"
+            )
+        return failed
 
 
 async def play_with_retries(

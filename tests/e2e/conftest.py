@@ -59,7 +59,6 @@ class Run:
 
     def __init__(self, folder: Path, *args: str) -> None:
         self.folder = folder
-        self.shm_before = shared_memory()
         command = [sys.executable, "-m", "agentgym_rl", "train", "--json", f"--run={folder}", *args]
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
@@ -98,7 +97,8 @@ class Run:
         return pid
 
     def leftovers(self) -> set[str]:
-        return shared_memory() - self.shm_before
+        """Shared memory of this run (its folders end in the process id)."""
+        return {name for name in shared_memory() if name.endswith(f"-{self.process.pid}")}
 
 
 @pytest.fixture

@@ -25,12 +25,12 @@ from agentgym_rl.trajectory import Outcome, Trajectory
 class Quiz(Env):
     """Done at the first step; `trouble` happens where it is told to."""
 
-    def __init__(self, at: str = "", trouble: Exception | float = 0.0) -> None:
+    def __init__(self, at: str = "", trouble: BaseException | float = 0.0) -> None:
         self.at, self.trouble = at, trouble
 
     async def _maybe(self, place: str) -> None:
         if self.at == place:
-            if isinstance(self.trouble, Exception):
+            if isinstance(self.trouble, BaseException):
                 raise self.trouble
             await asyncio.sleep(self.trouble)
 
@@ -211,3 +211,26 @@ def test_stray_cancellation_and_exits_stay_in_the_episode(chat, error):
             raise error
 
     assert play(chat, env=Leaky).outcome is Outcome.ENV_ERROR
+
+
+def test_exits_while_making_or_closing_an_env_stay_in_the_episode(chat):
+    def make():
+        raise SystemExit(1)
+
+    assert play(chat, env=make).outcome is Outcome.ENV_ERROR
+    found = play(chat, env=lambda: Quiz("close", asyncio.CancelledError()))
+    assert found.outcome is Outcome.COMPLETED
+
+
+def test_an_agent_that_swallows_its_deadline_is_aborted(chat):
+    class Deaf(Agent):
+        async def run(self, env, client, *, model, task):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(9)
+
+    assert play(chat, agent=Deaf(), episode_s=0.1).outcome is Outcome.ABORTED
+
+
+def test_an_environment_cannot_rewrite_what_the_session_counts(chat):
+    step = ([], 1.0, True, False, {"metrics": {"tool_calls": 99}})
+    assert play(chat, env=lambda: Odd(step=step)).metrics["tool_calls"] == 0
