@@ -104,13 +104,13 @@ def _training_summary(result: TrainResult) -> str:
     return "\n".join(
         [
             "",
-            f"held-out reward   {before} → {after}",
-            f"training          {result.steps} batches in {result.duration_s:.0f} s, "
-            f"{result.overlap:.0%} of tokens sampled while the trainer computed",
-            f"staleness         mean {result.staleness_mean:.2f}, max {result.staleness_max:.0f} "
+            f"held-out reward  {before} → {after}",
+            f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
+            f"overlap          {result.overlap:.0%} of tokens sampled while the trainer computed",
+            f"staleness        mean {result.staleness_mean:.2f}, max {result.staleness_max:.0f} "
             f"versions; {dropped} groups dropped",
-            f"run folder        {result.run}  (metrics.jsonl, reward.png, episodes.db, "
-            "checkpoints/, export/)",
+            f"run folder       {result.run}",
+            "                 reward.png  metrics.jsonl  episodes.db  checkpoints/  export/",
             "",
             f"next: arl eval --run {result.run} --eval.temperature=0",
         ]

@@ -111,9 +111,13 @@ class _TrainingRun:
                     tasks.create_task(self.controller.watch(), name="watch controller"),
                     tasks.create_task(self._watch_trainer(), name="watch trainer"),
                 ]
-                async with serving_policy(self.config, self.processes, engine_url) as player:
+                # Rollout ends before the gateway does: no episode fails because the run ends.
+                async with (
+                    serving_policy(self.config, self.processes, engine_url) as player,
+                    asyncio.TaskGroup() as producers,
+                ):
                     before = await self._evaluate(player, "before")
-                    rollout = await self._train(tasks, player)
+                    rollout = await self._train(producers, player)
                     after = await self._evaluate(player, "after")
                 await self._finish()
                 for watch in watches:
@@ -166,7 +170,7 @@ class _TrainingRun:
         self.progress.phase(f"held-out reward {when} training: {result.reward:.3f}")
         return result
 
-    async def _train(self, tasks: asyncio.TaskGroup, player: Player) -> Rollout:
+    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
         rollout = Rollout(
             self.config,
             player=player,
@@ -182,7 +186,7 @@ class _TrainingRun:
             timeout_s=self.config.trainer.start_timeout_s,
         )
         self.progress.phase("training")
-        playing = tasks.create_task(rollout.run(), name="rollout")
+        playing = producers.create_task(rollout.run(), name="rollout")
         # The trainer's own deadline for a batch comes first; the rest is for the step itself.
         timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
         for version in range(1, self.config.steps + 1):
