@@ -83,7 +83,9 @@ def join_world(
         ) from error
     try:
         mesh = init_device_mesh(place.type, (size,))
-        yield World(rank=rank, size=size, device=place, mesh=mesh)
+        world = World(rank=rank, size=size, device=place, mesh=mesh)
+        yield world
+        world.barrier()  # leave together: gloo does not bear a peer that is gone
     finally:
         dist.destroy_process_group()
 
