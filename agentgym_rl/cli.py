@@ -108,7 +108,7 @@ def _training_summary(result: TrainResult) -> str:
             f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
             f"overlap          {result.overlap:.0%} of tokens sampled while the trainer computed",
             f"staleness        mean {result.staleness_mean:.2f}, max {result.staleness_max:.0f} "
-            f"versions; {dropped} groups dropped",
+            f"versions; groups dropped: {dropped}",
             f"run folder       {result.run}",
             "                 reward.png  metrics.jsonl  episodes.db  checkpoints/  export/",
             "",
