@@ -25,8 +25,33 @@ def test_a_small_run_leaves_what_it_promises(start):
     AutoModelForCausalLM.from_pretrained(run.folder / "export")
 
 
-def test_eta_zero_is_on_policy_to_rounding(start):
-    run = start("--rollout.max_staleness=0")
+FIXED_NAMES = """
+    reward/mean reward/std episode/turns episode/tokens staleness/mean staleness/max
+    staleness/dropped versions_per_episode mismatch/token_mult_prob_error mismatch/max_abs
+    mismatch/sampling_importance_ratio policy/approx_entropy policy/approx_kl
+    policy/clip_fraction policy/behavior_weight_mean policy/behavior_weight_max
+    policy/behavior_weight_masked grad_norm lr throughput/trained_tokens_per_s
+    throughput/generated_tokens_per_s time/rollout_wait time/proximal time/forward_backward
+    time/optimizer time/weight_sync time/checkpoint overlap env/math/reward/mean
+"""
+
+
+def test_every_step_has_the_fixed_metrics(start):
+    run = start("--eval.num_tasks=0", "--steps=3")
+    run.result()
+    names = FIXED_NAMES.split()
+    for number, step in enumerate(run.metrics()):
+        assert set(names) <= set(step)
+        assert [name for name in names if step[name] is None] == (["overlap"] if not number else [])
+    assert "mismatch/token_mult_prob_error/staleness_0" in run.metrics()[0]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.3])
+def test_eta_zero_is_on_policy_to_rounding(start, temperature):
+    """Engine and trainer agree on every token of every batch, at any temperature."""
+    run = start(
+        "--rollout.max_staleness=0", f"--rollout.temperature={temperature}", "--eval.num_tasks=0"
+    )
     assert run.result()["staleness_max"] == 0
     assert max(step["mismatch/max_abs"] for step in run.metrics()) <= 1e-4
 
