@@ -101,10 +101,13 @@ def _training_summary(result: TrainResult) -> str:
         for value in (result.eval_before, result.eval_after)
     )
     dropped = sum(result.groups_dropped.values())
+    counted = ("completed", "truncated")
+    failed = {k: n for k, n in result.eval_outcomes.items() if k not in counted}
     return "\n".join(
         [
             "",
             f"held-out reward  {before} → {after}",
+            *([f"                 left out, as they failed: {failed}"] if failed else []),
             f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
             f"overlap          {result.overlap:.0%} of tokens sampled while the trainer computed",
             f"staleness        mean {result.staleness_mean:.2f}, max {result.staleness_max:.0f} "

@@ -7,7 +7,6 @@ unknown fields of a response are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -155,14 +154,3 @@ class ModelList(Struct):
 
     data: list[ModelCard]
     object: str = "list"
-
-
-def spans_of(labels: Sequence[str], start: int = 0) -> list[VersionSpan]:
-    """Run-length encode per-token version labels; `start` is the first token's index."""
-    spans: list[VersionSpan] = []
-    for index, label in enumerate(labels, start):
-        if spans and spans[-1].version == label:
-            spans[-1].end = index + 1
-        else:
-            spans.append(VersionSpan(label, index, index + 1))
-    return spans

@@ -37,10 +37,6 @@ class SlotKV:
         self._length = 0
         self.layers: list[tuple[Tensor, Tensor]] = []
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(t.nbytes for layer in self.layers for t in layer)
-
     def add_layer(self, keys: tuple[int, int], values: tuple[int, int]) -> None:
         """Append a layer; `keys` and `values` are its (heads, dim)."""
         self.layers.append((self._empty(*keys, self._key_axis), self._empty(*values, 2)))
