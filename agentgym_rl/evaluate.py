@@ -12,7 +12,7 @@ from .config import EvalConfig
 from .episode import Player, play_with_retries
 from .errors import ConfigError, InfraError, TooManyErrors
 from .gateway.sessions import SessionSampling
-from .seeding import sampling_seed
+from .seeding import derived_seed
 from .task import TaskSource
 from .trajectory import Outcome, Trajectory
 
@@ -64,7 +64,7 @@ async def evaluate(
         sampling = SessionSampling(
             temperature=config.temperature,
             max_tokens=max_tokens,
-            seed=sampling_seed(seed, f"eval-{index}"),
+            seed=derived_seed(seed, f"eval-{index}"),
             train=False,
         )
         return await play_with_retries(

@@ -20,7 +20,7 @@ from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .gateway.sessions import SessionSampling
 from .registry import import_object
-from .seeding import sampling_seed
+from .seeding import derived_seed
 from .task import Task, TaskSource
 from .trajectory import Outcome, Trajectory
 
@@ -74,7 +74,7 @@ class Rollout:
         self._rejected_in_a_row = 0
 
     async def run(self) -> None:
-        """Admit and play groups for ever; ends by cancellation or by a finite task source."""
+        """Admit and play groups for ever; ends by cancellation. A finite source starts over."""
         async with asyncio.TaskGroup() as groups:
             for index in itertools.count():
                 await self._buffer.changes.wait_for(
@@ -121,7 +121,7 @@ class Rollout:
             sampling=SessionSampling(
                 temperature=self._config.temperature,
                 max_tokens=self._config.max_tokens,
-                seed=sampling_seed(self._seed, episode_id),
+                seed=derived_seed(self._seed, episode_id),
                 train=True,
             ),
             max_retries=self._config.max_retries,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import Row
 
 from .errors import session_closed, unknown_key
@@ -56,10 +57,7 @@ class SessionSampling:
 
     def turn_seed(self, request: int) -> int | None:
         """The seed of one request: 48 bits, a function of `seed` and its number alone."""
-        if self.seed is None:
-            return None
-        digest = hashlib.blake2b(f"{self.seed}/{request}".encode(), digest_size=6).digest()
-        return int.from_bytes(digest, "big")
+        return None if self.seed is None else derived_seed(self.seed, str(request))
 
 
 @dataclass(frozen=True, slots=True)
