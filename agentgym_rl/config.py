@@ -47,12 +47,9 @@ class ModelConfig(Section):
     """Commit, tag or branch of a Hugging Face id."""
 
 
-class EngineConfig(Section):
-    """Where the policy is sampled. Only the embedded engine exists so far."""
+class _Engine(Section):
+    """What every engine has."""
 
-    type: Literal["embedded"] = "embedded"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of weights and KV cache, and of the trainer's forward and backward: one for both, so that
     their log-probs agree (the trainer's master weights stay float32)."""
@@ -60,14 +57,71 @@ class EngineConfig(Section):
     """Requests decoded together; more wait in line."""
     max_model_len: int = Field(default=512, ge=16)
     """Context length in tokens, prompt and reply together (at most the model's own)."""
-    fused: Literal["auto", "never"] = "auto"
-    """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
+    num_servers: int = Field(default=1, ge=1)
+    """Engine processes; an episode stays on one of them while that one lives."""
     num_threads: int = Field(default=1, ge=1)
-    """Torch threads of the engine process."""
+    """CPU threads of each engine process (OMP_NUM_THREADS)."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Times a server that died is started again; then it is retired, and the last one to be
+    retired ends the run."""
     start_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for the engine to load its model."""
+    """Longest wait for a server to load its model."""
     request_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for one request, queueing included."""
+
+
+class EmbeddedEngineConfig(_Engine):
+    """The engine that comes with the package: transformers, continuous batching."""
+
+    type: Literal["embedded"] = "embedded"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
+    fused: Literal["auto", "never"] = "auto"
+    """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
+
+
+class VllmEngineConfig(_Engine):
+    """vLLM servers, started here or elsewhere. On GPUs experimental: not measured yet."""
+
+    type: Literal["vllm"] = "vllm"
+    urls: tuple[str, ...] = ()
+    """Servers that run already (http://host:port); empty: `num_servers` are started here."""
+    python: str = ""
+    """Interpreter that has vLLM and this package's wheel; empty: the one that runs `arl`."""
+    gpus: tuple[int, ...] = ()
+    """GPUs to spread the servers over, `tensor_parallel_size` each; empty: those visible."""
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs a server splits the model over."""
+    gpu_memory_utilization: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of a GPU's memory a server may use; 0: vLLM's own default."""
+    kv_cache_gib: int = Field(default=1, ge=1)
+    """KV cache of a server that runs on a CPU, in GiB."""
+    stream_interval: int = Field(default=8, ge=1)
+    """Tokens a server sends at a time; a turn that outlives its server loses fewer than these."""
+    prefix_cache: Literal["by_version", "shared", "off"] = "by_version"
+    """`by_version` never serves KV of older weights to a new request; `shared` may, and is here
+    to show that `arl audit` notices."""
+    flags: tuple[str, ...] = ()
+    """More flags of the vLLM server, passed on as they are."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the servers."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest wait for a server to load its model."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VllmEngineConfig:
+        if self.urls and self.num_servers not in (1, len(self.urls)):
+            raise ValueError(f"num_servers {self.num_servers}, but {len(self.urls)} urls")
+        need = self.num_servers * self.tensor_parallel_size
+        if self.gpus and (len(self.gpus) < need or len(set(self.gpus)) < len(self.gpus)):
+            raise ValueError(
+                f"{self.num_servers} servers of tensor_parallel_size {self.tensor_parallel_size} "
+                f"need {need} different gpus, got {self.gpus}"
+            )
+        return self
+
+
+EngineConfig = Annotated[EmbeddedEngineConfig | VllmEngineConfig, Field(discriminator="type")]
 
 
 class GatewayConfig(Section):
@@ -97,8 +151,10 @@ class RolloutConfig(Section):
     """What happens to a group older than η: dropped and counted, or trained all the same."""
     max_concurrent: int | None = Field(default=None, ge=1)
     """Groups played at once (default 2·B)."""
-    interrupt: Literal["keep", "recompute"] = "keep"
-    """At a weight update: requests in flight go on with their KV, or with it recomputed."""
+    interrupt: Literal["keep", "recompute", "abort", "wait"] = "keep"
+    """At a weight update, requests in flight go on with their KV cache, or with it recomputed
+    under the new weights, or are aborted and resubmitted with what they have; or the update
+    waits for them. No sampled token is lost in any of them, and the agent notices none."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training episodes; recorded with each token."""
     max_tokens: int = Field(default=48, ge=1)
@@ -241,12 +297,17 @@ class TrainerConfig(Section):
 
 
 class WeightsConfig(Section):
-    """How policy versions travel from trainer to engine: safetensors files in shared memory."""
+    """How policy versions travel from trainer to engines."""
 
-    keep_versions: int = Field(default=2, ge=1)
-    """Versions kept in shared memory."""
-    keep_in_run: bool = False
-    """Keep every version in the run's folder too (`weights/v-N.safetensors`), for audits."""
+    transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
+    """`shm`: safetensors files in a folder both can see. vLLM only: `gloo` broadcasts over
+    sockets; `nccl` between GPUs and `ipc` within one are vLLM's own (experimental: not
+    measured yet)."""
+    folder: str = ""
+    """Where `shm` files go; empty: /dev/shm. Engines on other machines need a shared one."""
+    keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
+    """Versions kept while the run lives; `all` keeps each one in the run's folder for good
+    (`weights/v-N.safetensors`), which `arl audit` needs."""
     update_timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for every engine to take a new version."""
 
@@ -293,7 +354,7 @@ class Config(Section):
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     model: ModelConfig = ModelConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = EmbeddedEngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
@@ -303,8 +364,19 @@ class Config(Section):
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()
 
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _default_engine(cls, value: Any) -> Any:
+        """A table that names no `type` changes the default engine."""
+        return {"type": "embedded"} | value if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
+        if self.weights.transport != "shm" and self.engine.type != "vllm":
+            raise ValueError(
+                f"weights.transport {self.weights.transport!r} needs engine.type 'vllm'; the "
+                f"{self.engine.type} engine takes 'shm'"
+            )
         length, room = self.engine.max_model_len, self.trainer.max_tokens_per_microbatch
         if length > room:
             raise ValueError(

@@ -35,7 +35,7 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(model, error)) from error
 
 
 def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
@@ -48,9 +48,11 @@ def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
 
 def _holds_text(model: type[BaseModel], keys: Sequence[str]) -> bool:
     field = model.model_fields.get(keys[0])
-    if field is not None and isinstance(field.default, BaseModel) and keys[1:]:
-        return _holds_text(type(field.default), keys[1:])
-    return field is not None and not keys[1:] and field.annotation in (str, str | None)
+    if field is None:
+        return False
+    if keys[1:]:
+        return any(_holds_text(kind, keys[1:]) for kind in section_types(field))
+    return field.annotation in (str, str | None)
 
 
 def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
@@ -75,20 +77,53 @@ def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: s
             _reject_unknown(inner, value, f"{prefix}{key}.")
 
 
+def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:
+    """The sections a key may hold, the default one first; none if it holds a plain value."""
+    if not isinstance(field.default, BaseModel):
+        return ()
+    default = type(field.default)
+    return (default, *(kind for kind in get_args(field.annotation) if kind is not default))
+
+
 def _section_of(field: FieldInfo, value: Any) -> type[BaseModel] | None:
     """The section a table fills; of several, the one its `type` names, or else the default's."""
-    if not isinstance(value, Mapping) or not isinstance(field.default, BaseModel):
+    kinds = section_types(field)
+    if not kinds or not isinstance(value, Mapping):
         return None
-    choices: Sequence[type[BaseModel]] = get_args(field.annotation)
-    named = [c for c in choices if c.model_fields["type"].default == value.get("type")]
-    return named[0] if named else type(field.default)
+    if len(kinds) == 1:
+        return kinds[0]
+    named = [kind for kind in kinds if kind.model_fields["type"].default == value.get("type")]
+    return named[0] if named else kinds[0]
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(model: type[BaseModel], error: ValidationError) -> str:
     lines = ["the configuration is wrong:"]
     for item in error.errors():
-        said = item["msg"].removeprefix("Value error, ")
-        where = ".".join(str(part) for part in item["loc"])
+        said, got = item["msg"].removeprefix("Value error, "), item["input"]
+        where = _place(model, item["loc"])
+        if item["type"] == "union_tag_invalid":
+            context = item.get("ctx", {})
+            where, got = f"{where}.type", context.get("tag")
+            said = f"unknown; allowed: {context.get('expected_tags')}"
         # Without a place it is about sections together: what was got would be the whole file.
-        lines.append(f"  {where}: {said} (got {item['input']!r})" if where else f"  {said}")
+        lines.append(f"  {where}: {said} (got {got!r})" if where else f"  {said}")
     return "\n".join(lines)
+
+
+def _place(model: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """The dotted key of an error; pydantic's own mention of a section's type is left out."""
+    kinds: Sequence[type[BaseModel]] = (model,)
+    parts: list[str] = []
+    for part in loc:
+        fields = [kind.model_fields[part] for kind in kinds if part in kind.model_fields]  # type: ignore[index]
+        if not fields and any(
+            part == kind.model_fields["type"].default
+            for kind in kinds
+            if "type" in kind.model_fields
+        ):
+            continue
+        if not fields and isinstance(part, str):
+            break  # inside a plain value: pydantic's name of one of its types
+        parts.append(str(part))
+        kinds = section_types(fields[0]) if fields else ()
+    return ".".join(parts)

@@ -7,11 +7,28 @@ turns them into this contract, `engines/scripted.py` implements it directly for 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort"]
+
+Interrupt = Literal["keep", "recompute", "abort", "wait"]
+"""What a pause does with requests in flight: they go on with the KV cache they have; or with it
+rebuilt under the weights served on resume; or end with what they have (`finish_reason` abort);
+or the pause waits until they are done."""
+
+PAUSE_PATHS: Mapping[Interrupt, str] = {
+    "keep": "/pause?mode=keep&clear_cache=false",
+    "recompute": "/pause?mode=keep&clear_cache=true",
+    "abort": "/pause?mode=abort&clear_cache=true",
+    "wait": "/pause?mode=wait&clear_cache=true",
+}
+"""The pause route of vLLM's RL API, by what it does."""
+
+
+UNKNOWN_VERSION = -2
+"""The version of a token that was sampled, by a policy that nobody can name any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +48,16 @@ class SamplingParams:
 class Delta:
     """Some newly sampled tokens; the last delta of a request carries `finish_reason`.
 
-    The four lists have one entry per token. `logprobs` are natural logs of the distribution
-    really sampled from. `versions` are stamped by the engine at the token's own decode step.
-    `times_s` are CLOCK_MONOTONIC seconds at the end of that step (arrival time for engines
-    that do not report it).
+    `logprobs` and `times_s` have one entry per token of the delta. `logprobs` are natural logs
+    of the distribution really sampled from; `times_s` are CLOCK_MONOTONIC seconds at the end of
+    the token's decode step (arrival time for engines that do not report it).
+
+    `versions` are stamped by the engine at the token's own decode step. They come in token order
+    but may lag behind: vLLM reports those of a whole request on its last delta, which then has
+    more versions than tokens. Over a request that finished, there are as many as tokens.
+
+    `admitted_version` is the version known to serve when the request was sent: a token of that
+    very version stands on KV of that version alone; one of a later version may not.
     """
 
     token_ids: Sequence[int]
@@ -43,6 +66,7 @@ class Delta:
     times_s: Sequence[float]
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    admitted_version: int = UNKNOWN_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +79,8 @@ class EngineInfo:
     tokenizer_hash: str
 
 
-class Engine(ABC):
-    """A policy that can be sampled, paused, and given new weights while it works."""
+class Sampler(ABC):
+    """A policy that can be sampled: one engine, or several behind a router."""
 
     @abstractmethod
     def generate(
@@ -67,18 +91,26 @@ class Engine(ABC):
         request_id: str,
         session_id: str,
         stream: bool = False,
+        cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """Sample a continuation; with `stream` False a single delta holds all of it.
+        """Sample a continuation; with `stream` False it comes whole, at the end: in one delta, or
+        in one for each `admitted_version` where a request had to be sent again.
+
+        Requests share cached prefixes only with requests of the same `cache_salt`.
 
         Raises EngineError when the engine fails: a stream that ends without a finish_reason
         has failed. Closing the iterator aborts the request.
         """
 
-    @abstractmethod
-    async def pause(self, *, recompute: bool) -> None:
-        """Stop between two decode steps, keeping what is in flight.
 
-        `recompute`: on resume the KV cache is rebuilt under the weights served then.
+class Engine(Sampler):
+    """A sampler that can be paused, and given new weights while it works."""
+
+    @abstractmethod
+    async def pause(self, *, interrupt: Interrupt) -> None:
+        """Stop between two decode steps; `interrupt` says what becomes of what is in flight.
+
+        Requests that arrive while paused wait for `resume`.
         """
 
     @abstractmethod

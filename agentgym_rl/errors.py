@@ -8,6 +8,7 @@
     │  └ InfraError               neither: retried, then dropped, never a reward of 0
     │     ├ SandboxError          the sandbox (not the program in it) failed
     │     └ EngineError           the engine or the way to it failed
+    │        └ RequestRefused     the engine works, and takes no such request
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
     ├ TooManyErrors               the agent's code fails too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
@@ -50,6 +51,10 @@ class SandboxError(InfraError):
 
 class EngineError(InfraError):
     """The inference engine, or the connection to it, failed."""
+
+
+class RequestRefused(EngineError):
+    """The engine takes no such request; another engine of the kind would not either."""
 
 
 class ContextLengthError(EpisodeError, ValueError):

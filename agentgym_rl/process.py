@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,3 +19,12 @@ class ProcessSpec:
     """Answers 200 once the process is ready; empty: it reports readiness itself."""
     finite: bool = False
     """True: exit code 0 is success. False: any exit before it is asked to is an error."""
+    restartable: bool = False
+    """True: whoever started it watches it, and starts it again. False: its death ends the run."""
+
+
+def free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -17,7 +17,8 @@ TimeArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 NOT_SAMPLED = -1
-"""`policy_versions` entry of a token no policy sampled."""
+"""`policy_versions` entry of a token no policy sampled. A sampled token whose version is lost has
+`engine.UNKNOWN_VERSION` and never trains."""
 
 
 class Outcome(StrEnum):
@@ -50,6 +51,9 @@ class Row:
     """As the engine reported them; 0 where not sampled."""
     policy_versions: IntArray
     """Version that sampled the token; NOT_SAMPLED on prompt, tool output and template glue."""
+    admitted_versions: IntArray
+    """Version known to serve when the token's request was sent. Where it equals the policy
+    version, the token stands on KV of that version alone; NOT_SAMPLED where not sampled."""
     temperatures: FloatArray
     """Temperature the token was sampled at; 0 where not sampled."""
     turn_ids: IntArray
@@ -77,6 +81,7 @@ _ROW_DTYPES: dict[str, Any] = {
     "loss_mask": np.bool_,
     "behavior_logprobs": np.float32,
     "policy_versions": np.int32,
+    "admitted_versions": np.int32,
     "temperatures": np.float32,
     "turn_ids": np.int32,
     "times_s": np.float64,
