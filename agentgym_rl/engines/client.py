@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from agentgym_rl.engine import (
+    PAUSE_PATHS,
+    UNKNOWN_VERSION,
     Delta,
     Engine,
     EngineInfo,
+    Interrupt,
     SamplingParams,
     parse_version,
     version_label,
 )
-from agentgym_rl.errors import ContextLengthError, EngineError, WeightsError
+from agentgym_rl.errors import EngineError, RequestRefused, WeightsError
 
 from . import wire
+from .connection import Connection
 from .deltas import decode, streamed, whole
 
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
+_POLL_S = 0.02
+"""Between two looks at how far staging is."""
+_RESUME_TIMEOUT_S = 5.0
+"""Longest wait for a resume after something failed."""
 
 
 class HttpEngine(Engine):
     """An engine behind a URL. Safe for any number of concurrent requests of one event loop.
 
     Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
-    without a finish_reason is an EngineError naming the URL. A request that a pooled connection
-    lost before anything came back is sent once more, on a fresh connection.
+    without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused.
+
+    Args:
+        has_spans: The engine says which version sampled which token. False (vLLM before 0.32):
+            deltas carry no versions, and `info` knows none.
+        send_seed: False: sampling seeds are not sent (one kills vLLM's CPU build).
+        polls_staging: Weights are staged after `/update_weights` has been answered, as our vLLM
+            plugin does, and have to be waited for.
+        incarnation: First part of the version labels it gives.
     """
 
     def __init__(
@@ -43,15 +56,19 @@ class HttpEngine(Engine):
         *,
         timeout_s: float = 120.0,
         control_timeout_s: float = 120.0,
+        has_spans: bool = True,
+        send_seed: bool = True,
+        polls_staging: bool = False,
         incarnation: int = 0,
     ) -> None:
-        self.url = url.rstrip("/")
+        self._connection = Connection(url)
+        self.url = self._connection.url
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
+        self._has_spans = has_spans
+        self._send_seed = send_seed
+        self._polls_staging = polls_staging
         self._incarnation = incarnation
-        self._transfer_ready = False
-        self._pooled: aiohttp.ClientSession | None = None
-        self._unpooled: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
         return f"HttpEngine({self.url})"
@@ -64,193 +81,175 @@ class HttpEngine(Engine):
         request_id: str,
         session_id: str,
         stream: bool = False,
+        cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
-        """See `Engine.generate`.
+        """See `Sampler.generate`.
 
         Raises:
             ContextLengthError: the prompt fills the engine's context.
+            RequestRefused: the engine takes no such request.
             EngineError: anything else that went wrong.
         """
         body = _encode(
             wire.GenerateBody(
                 token_ids=list(token_ids),
-                sampling_params=_sampling_body(sampling),
+                sampling_params=self._sampling_body(sampling),
                 request_id=request_id,
                 stream=stream,
+                cache_salt=cache_salt or None,
             )
         )
-        headers = {"Content-Type": "application/json", "X-Session-ID": session_id}
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
         url = self.url + wire.GENERATE
-        async with self._post_generate(url, body, headers, deadline) as response:
+        headers = {"X-Session-ID": session_id}
+        posting = self._connection.post(
+            wire.GENERATE, body, headers=headers, timeout_s=self._timeout_s
+        )
+        async with posting as reply:
             if stream:
                 async with (
-                    aclosing(_chunks(response, url, deadline)) as chunks,
-                    aclosing(streamed(chunks, url)) as deltas,
+                    aclosing(reply.chunks()) as chunks,
+                    aclosing(streamed(chunks, url, has_spans=self._has_spans)) as deltas,
                 ):
                     async for delta in deltas:
                         yield delta
                 return
-            async with _attributed(url, self._timeout_s, deadline):
-                raw = await response.read()
-        yield whole(raw, url)
+            raw = await reply.whole()
+        yield whole(raw, url, has_spans=self._has_spans)
 
-    async def pause(self, *, recompute: bool) -> None:
-        clear = "true" if recompute else "false"
-        await self._call("POST", f"/pause?mode=keep&clear_cache={clear}")
+    async def pause(self, *, interrupt: Interrupt) -> None:
+        await self._call("POST", PAUSE_PATHS[interrupt])
 
     async def resume(self) -> None:
         await self._call("POST", "/resume")
 
     async def update_weights(self, path: str, *, version: int) -> None:
-        """See `Engine.update_weights`.
+        """See `Engine.update_weights`. The engine samples until the weights are staged, pauses
+        for the swap, and runs afterwards, whether it was paused before or not.
 
         Raises:
-            WeightsError: the engine refused the file; it keeps serving the old version.
-            EngineError: the engine could not be reached or failed.
+            WeightsError: the engine refused the weights, or was not done with them in time.
+            EngineError: the engine could not be reached or failed. It has been asked to resume.
         """
         label = version_label(version, incarnation=self._incarnation)
-        if not self._transfer_ready:
-            await self._call("POST", "/init_weight_transfer_engine", {"init_info": {}})
-            self._transfer_ready = True
-        await self._call("POST", "/start_weight_update")
-        await self._call("POST", "/update_weights", {"update_info": {"path": path}})
-        await self._call("POST", "/finish_weight_update", {"weight_version": label})
+        info = {"path": path}
+        await self._weights("/init_weight_transfer_engine", {"init_info": {}})
+        await self._start_update(info)
+        await self._weights("/update_weights", {"update_info": info})
+        if self._polls_staging:
+            await self._staged(path)
+        try:
+            await self.pause(interrupt="recompute")
+            await self._weights("/finish_weight_update", {"weight_version": label})
+        except BaseException as error:  # cancellation too: nobody else knows that it is paused
+            await self._resume_after(error)
+            raise
+        await self.resume()
+
+    async def name_version(self, version: int) -> None:
+        """Call the weights served now `version`, from the next token on. An engine that names no
+        versions is left alone.
+
+        Raises:
+            EngineError: the engine could not be reached or failed.
+        """
+        if not self._has_spans:
+            return
+        label = version_label(version, incarnation=self._incarnation)
+        await self._call("POST", "/update_weight_version", {"new_version": label})
 
     async def info(self) -> EngineInfo:
         models = await self._get("/v1/models", wire.ModelList)
-        weights = await self._get("/weight_info", wire.WeightInfo)
         version = await self._get("/version", wire.VersionInfo)
         if not models.data:
             raise EngineError(f"{self.url}/v1/models lists no model")
-        try:
-            served = parse_version(weights.weight_version)
-        except ValueError as error:
-            raise EngineError(f"{self.url}/weight_info: {error}") from error
         card = models.data[0]
+        served = await self._served_version()
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
 
     async def close(self) -> None:
-        for session in (self._pooled, self._unpooled):
-            if session is not None:
-                await session.close()
-        self._pooled = self._unpooled = None
+        await self._connection.close()
+
+    async def _served_version(self) -> int:
+        if not self._has_spans:
+            return UNKNOWN_VERSION
+        label = (await self._get("/weight_info", wire.WeightInfo)).weight_version
+        if label == wire.UNNAMED:
+            return UNKNOWN_VERSION
+        try:
+            return parse_version(label)
+        except ValueError as error:
+            raise EngineError(f"{self.url}/weight_info: {error}") from error
+
+    async def _start_update(self, info: dict[str, Any]) -> None:
+        try:
+            await self._weights("/start_weight_update")
+        except (EngineError, WeightsError):
+            if not self._polls_staging:
+                raise
+            # vLLM starts no update while one is open that somebody never finished. Our plugin
+            # drops that one when told to, and answers with an error so that vLLM forgets it too.
+            with suppress(EngineError):
+                await self._call(
+                    "POST", "/update_weights", {"update_info": info | {"discard": True}}
+                )
+            await self._weights("/start_weight_update")
+
+    async def _staged(self, path: str) -> None:
+        """Wait until every worker of the engine has staged the file."""
+        states: list[str] = []
+        try:
+            async with asyncio.timeout(self._control_timeout_s):
+                while states.count("ready") < max(len(states), 1):
+                    await asyncio.sleep(_POLL_S)
+                    raw = await self._call("POST", "/collective_rpc", {"method": "arl_staging"})
+                    workers = decode(raw, wire.StagingReply, f"{self.url}/collective_rpc").results
+                    for worker in workers:
+                        _check_staging(worker, path, self.url)
+                    states = [worker.state for worker in workers]
+        except TimeoutError as error:
+            raise WeightsError(
+                f"{self.url}: {path} was not staged within {self._control_timeout_s:g} s; "
+                f"the workers say {states}"
+            ) from error
+
+    async def _resume_after(self, failure: BaseException) -> None:
+        """Leave no engine paused behind a failure; what fails here is added to that failure."""
+        try:
+            await self._connection.call("POST", "/resume", timeout_s=_RESUME_TIMEOUT_S)
+        except EngineError as error:
+            failure.add_note(f"resuming failed too: {error}")
+
+    async def _weights(self, path: str, body: Any = None) -> None:
+        """A step of an update: what the engine refuses is a WeightsError."""
+        try:
+            await self._call("POST", path, body)
+        except RequestRefused as error:
+            raise WeightsError(str(error)) from error
 
     async def _get(self, path: str, kind: type[T]) -> T:
-        raw = await self._call("GET", path)
-        return decode(raw, kind, self.url + path)
+        return decode(await self._call("GET", path), kind, self.url + path)
 
     async def _call(self, method: str, path: str, body: Any = None) -> bytes:
-        """One control call on a connection of its own, so that a stale pool cannot lose it."""
-        url = self.url + path
-        deadline = asyncio.get_running_loop().time() + self._control_timeout_s
         data = None if body is None else _encode(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        async with (
-            _attributed(url, self._control_timeout_s, deadline),
-            self._session(pooled=False).request(method, url, data=data, headers=headers) as reply,
-        ):
-            raw = await reply.read()
-            if reply.status >= 300:
-                _raise_status(url, reply.status, raw)
-            return raw
+        return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
 
-    @asynccontextmanager
-    async def _post_generate(
-        self, url: str, body: bytes, headers: dict[str, str], deadline: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response, once its status is known to be good; closing it aborts the request."""
-        response: aiohttp.ClientResponse | None = None
-        async with _attributed(url, self._timeout_s, deadline):
-            trace = SimpleNamespace(reused=False)
-            try:
-                response = await self._session(pooled=True).post(
-                    url, data=body, headers=headers, trace_request_ctx=trace
-                )
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                if not trace.reused:
-                    raise
-                response = await self._session(pooled=False).post(url, data=body, headers=headers)
-            if response.status >= 300:
-                raw = await response.read()
-                _raise_status(url, response.status, raw)
-        assert response is not None
-        try:
-            yield response
-        finally:
-            response.close() if not response.content.at_eof() else response.release()
-
-    def _session(self, *, pooled: bool) -> aiohttp.ClientSession:
-        """Made on first use, because aiohttp wants a running event loop."""
-        session = self._pooled if pooled else self._unpooled
-        if session is not None:
-            return session
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=not pooled),
-            timeout=aiohttp.ClientTimeout(total=None),  # deadlines are ours
-            trace_configs=[trace],
-            auto_decompress=False,
+    def _sampling_body(self, sampling: SamplingParams) -> wire.SamplingBody:
+        return wire.SamplingBody(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed if self._send_seed else None,
+            stop=list(sampling.stop) or None,
+            stop_token_ids=list(sampling.stop_token_ids) or None,
+            logprobs=0,
+            detokenize=bool(sampling.stop),
         )
-        if pooled:
-            self._pooled = session
-        else:
-            self._unpooled = session
-        return session
 
 
-async def _note_reuse(_session: Any, context: Any, _params: Any) -> None:
-    request = context.trace_request_ctx
-    if request is not None:
-        request.reused = True
-
-
-@asynccontextmanager
-async def _attributed(url: str, timeout_s: float, deadline: float) -> AsyncIterator[None]:
-    """Transport failures and the deadline become EngineErrors that name `url`."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError as error:
-        raise EngineError(f"{url}: no complete reply within {timeout_s:g} s") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise EngineError(f"{url}: {type(error).__name__}: {error}") from error
-
-
-async def _chunks(
-    response: aiohttp.ClientResponse, url: str, deadline: float
-) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives. No timeout spans a `yield`: it would cancel the consumer."""
-    timeout_s = deadline - asyncio.get_running_loop().time()
-    while True:
-        async with _attributed(url, timeout_s, deadline):
-            chunk = await response.content.readany()
-        if not chunk:
-            return
-        yield chunk
-
-
-def _sampling_body(sampling: SamplingParams) -> wire.SamplingBody:
-    return wire.SamplingBody(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=sampling.seed,
-        stop=list(sampling.stop) or None,
-        stop_token_ids=list(sampling.stop_token_ids) or None,
-        logprobs=0,
-    )
-
-
-def _raise_status(url: str, status: int, raw: bytes) -> NoReturn:
-    try:
-        detail = msgspec.json.decode(raw, type=wire.ErrorReply).error
-    except msgspec.DecodeError:  # not an engine's own error body: a proxy, a crash page
-        raise EngineError(f"{url}: HTTP {status}: {raw[:200].decode(errors='replace')}") from None
-    if detail.code == wire.CONTEXT_LENGTH_EXCEEDED or "maximum context length" in detail.message:
-        raise ContextLengthError(detail.message)
-    if detail.type == WeightsError.__name__:
-        raise WeightsError(f"{url}: {detail.message}")
-    raise EngineError(f"{url}: HTTP {status}: {detail.message}")
+def _check_staging(worker: wire.Staging, path: str, url: str) -> None:
+    """Raises WeightsError when a worker will never be ready with `path`."""
+    if worker.state == "failed":
+        raise WeightsError(f"{url}: staging {path}: {worker.error}")
+    if worker.path not in ("", path):
+        raise WeightsError(f"{url}: {worker.path} is being staged, another update than {path}")

@@ -11,11 +11,13 @@ import msgspec
 from agentgym_rl.engine import Delta, FinishReason, parse_version
 from agentgym_rl.errors import EngineError
 
-from . import wire
+from . import failures, wire
 
 T = TypeVar("T")
 
 _FINISH_REASONS = get_args(FinishReason)
+_NO_LOGPROB = -9999.0
+"""What vLLM reports in place of a log-prob that is missing, infinite or not a number."""
 _decode_reply = msgspec.json.Decoder(wire.GenerateReply).decode
 
 
@@ -23,11 +25,11 @@ def decode(raw: bytes, kind: type[T], url: str) -> T:
     """`raw` JSON as `kind`; raises EngineError naming `url` when it is not one."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
 
 
-def whole(raw: bytes, url: str) -> Delta:
+def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
     """The one delta of a reply that was not streamed.
 
     Raises:
@@ -36,36 +38,34 @@ def whole(raw: bytes, url: str) -> Delta:
     choice = _choice(raw, url)
     if choice.finish_reason is None:
         raise EngineError(f"{url}: the reply has no finish_reason")
-    return _delta(choice, 0, url)
+    return _Output(url, has_spans=has_spans).take(choice)
 
 
-async def streamed(chunks: AsyncIterator[bytes], url: str) -> AsyncGenerator[Delta, None]:
+async def streamed(
+    chunks: AsyncIterator[bytes], url: str, *, has_spans: bool = True
+) -> AsyncGenerator[Delta, None]:
     """Deltas of a server-sent event stream, up to and with the one that has a finish_reason.
 
-    Tokens whose version is not known yet (vLLM reports spans on the last chunk only) are held
-    back until it is.
+    Tokens come as they arrive, each version once the engine has said it (vLLM: at the end).
+    With `has_spans` False no version comes at all.
 
     Raises:
-        EngineError: the stream ends early, carries an error, or is malformed.
+        EngineError: after what came, that the stream ended early, carried an error, or was
+            malformed; or that versions do not match the tokens.
+        ContextLengthError, RequestRefused: as `failures.py` says.
     """
-    held: list[wire.Choice] = []
-    count = 0
+    output = _Output(url, has_spans=has_spans)
     buffer = b""
     async for chunk in chunks:
         *events, buffer = (buffer + chunk).split(b"\n\n")
         for payload in _payloads(events):
-            choice = _choice(payload, url)
-            _stamp_arrival(choice)
-            held.append(choice)
-            if choice.weight_versions is None and choice.finish_reason is None:
-                continue
-            delta = _delta(_joined(held), count, url)
+            delta = output.take(_choice(payload, url))
             yield delta
-            count += len(delta.token_ids)
-            held.clear()
-            if choice.finish_reason is not None:
+            if delta.finish_reason is not None:
                 return
-    raise EngineError(f"{url}: the stream ended after {count} tokens without a finish_reason")
+    raise EngineError(
+        f"{url}: the stream ended after {output.num_tokens} tokens without a finish_reason"
+    )
 
 
 def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
@@ -79,70 +79,76 @@ def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
 def _choice(raw: bytes, url: str) -> wire.Choice:
     try:
         reply = _decode_reply(raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
     if reply.error is not None:
-        raise EngineError(f"{url}: the stream failed: {reply.error.message}")
+        raise failures.streamed(url, reply.error)
     if len(reply.choices) != 1:
         raise EngineError(f"{url}: expected one choice, got {len(reply.choices)}")
     return reply.choices[0]
 
 
-def _stamp_arrival(choice: wire.Choice) -> None:
-    if choice.decode_times is None:
-        choice.decode_times = [time.monotonic()] * len(choice.token_ids or ())
+class _Output:
+    """The output of one request so far: each token gets its version once, in token order."""
 
+    def __init__(self, url: str, *, has_spans: bool) -> None:
+        self.num_tokens = 0
+        self._url = url
+        self._has_spans = has_spans
+        self._versions: list[int] = []
 
-def _joined(choices: Sequence[wire.Choice]) -> wire.Choice:
-    if len(choices) == 1:
-        return choices[0]
-    last = choices[-1]
-    return wire.Choice(
-        token_ids=[t for c in choices for t in c.token_ids or ()],
-        logprobs=wire.Logprobs([p for c in choices if c.logprobs for p in c.logprobs.content]),
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-        weight_versions=last.weight_versions,
-        decode_times=[t for c in choices for t in c.decode_times or ()],
-    )
+    def take(self, choice: wire.Choice) -> Delta:
+        """The next tokens, and the versions that have become known."""
+        token_ids = choice.token_ids or []
+        content = choice.logprobs.content if choice.logprobs else []
+        times = choice.decode_times
+        if times is None:  # not reported: time of arrival
+            times = [time.monotonic()] * len(token_ids)
+        start, self.num_tokens = self.num_tokens, self.num_tokens + len(token_ids)
+        if not len(token_ids) == len(content) == len(times):
+            raise EngineError(
+                f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(content)} "
+                f"logprobs, {len(times)} decode_times"
+            )
+        if any(item.logprob <= _NO_LOGPROB for item in content):
+            raise EngineError(
+                f"{self._url}: a token from {start} on has no log-prob (the engine says "
+                f"{_NO_LOGPROB:g}); do the weights give finite logits?"
+            )
+        if choice.finish_reason is not None and choice.finish_reason not in _FINISH_REASONS:
+            raise EngineError(f"{self._url}: unknown finish_reason {choice.finish_reason!r}")
+        return Delta(
+            token_ids=token_ids,
+            logprobs=[item.logprob for item in content],
+            versions=self._stamped(choice) if self._has_spans else [],
+            times_s=times,
+            finish_reason=cast(FinishReason | None, choice.finish_reason),
+            stop_reason=choice.stop_reason,
+        )
 
+    def _stamped(self, choice: wire.Choice) -> list[int]:
+        """Versions of tokens that had none; spans may repeat what was said before."""
+        known = len(self._versions)
+        for span in choice.weight_versions or ():
+            version = self._version(span)
+            before = self._versions[span.start : span.end]
+            fits = 0 <= span.start <= len(self._versions) and span.end <= self.num_tokens
+            if not fits or any(stamp != version for stamp in before):
+                raise EngineError(
+                    f"{self._url}: version {version} is said to have sampled tokens "
+                    f"[{span.start}, {span.end}) of {self.num_tokens}, which does not go with "
+                    f"the {len(self._versions)} versions before"
+                )
+            self._versions += [version] * (span.end - len(self._versions))
+        if choice.finish_reason is not None and len(self._versions) != self.num_tokens:
+            raise EngineError(
+                f"{self._url}: weight_versions cover {len(self._versions)} of {self.num_tokens} "
+                "tokens; this engine cannot say which policy sampled the rest"
+            )
+        return self._versions[known:]
 
-def _versions(choice: wire.Choice, start: int, url: str) -> list[int]:
-    """Policy version of each token of `choice`, whose first token is output token `start`."""
-    end = start + len(choice.token_ids or ())
-    versions: list[int] = []
-    for span in choice.weight_versions or ():
-        count = min(span.end, end) - max(span.start, start)
+    def _version(self, span: wire.VersionSpan) -> int:
         try:
-            versions += [parse_version(span.version)] * max(count, 0)
+            return parse_version(span.version)
         except ValueError as error:
-            raise EngineError(f"{url}: {error}") from error
-    if len(versions) != end - start:
-        raise EngineError(
-            f"{url}: weight_versions cover {len(versions)} of tokens [{start}, {end}); "
-            "this engine cannot say which policy sampled them"
-        )
-    return versions
-
-
-def _delta(choice: wire.Choice, start: int, url: str) -> Delta:
-    versions = _versions(choice, start, url)
-    _stamp_arrival(choice)
-    token_ids = choice.token_ids or []
-    content = choice.logprobs.content if choice.logprobs else []
-    times = choice.decode_times or []
-    if not len(token_ids) == len(content) == len(times):
-        raise EngineError(
-            f"{url}: from token {start}: {len(token_ids)} token_ids, {len(content)} logprobs, "
-            f"{len(times)} decode_times"
-        )
-    if choice.finish_reason is not None and choice.finish_reason not in _FINISH_REASONS:
-        raise EngineError(f"{url}: unknown finish_reason {choice.finish_reason!r}")
-    return Delta(
-        token_ids=token_ids,
-        logprobs=[item.logprob for item in content],
-        versions=versions,
-        times_s=times,
-        finish_reason=cast(FinishReason | None, choice.finish_reason),
-        stop_reason=choice.stop_reason,
-    )
+            raise EngineError(f"{self._url}: {error}") from error

@@ -9,17 +9,28 @@ from agentgym_rl.config import Config
 from agentgym_rl.process import ProcessSpec
 
 
-def engine_process(config: Config, config_file: Path, *, port: int, label: str) -> ProcessSpec:
-    """An engine on loopback that serves the configured model as policy version `label`."""
+def engine_process(
+    config: Config, config_file: Path, *, index: int, port: int, label: str
+) -> ProcessSpec:
+    """Server `index` on loopback; an embedded one serves its model as policy version `label`.
+
+    `arl engine` becomes the vLLM server, so its process is the server's own.
+    """
     threads = str(config.engine.num_threads)
     return ProcessSpec(
-        name="engine",
+        name=f"engine-{index}",
         argv=[
             *(sys.executable, "-m", "agentgym_rl", "engine"),
             *("--config", str(config_file)),
+            *("--index", str(index)),
             *("--port", str(port)),
             *("--weight-version", label),
         ],
-        env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        env={
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "ARL_DIE_WITH_PARENT": "1",
+        },
         health_url=f"http://127.0.0.1:{port}/health",
+        restartable=True,
     )

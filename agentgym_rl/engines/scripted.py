@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from agentgym_rl.engine import Delta, Engine, EngineInfo, FinishReason, SamplingParams
+from agentgym_rl.engine import (
+    Delta,
+    Engine,
+    EngineInfo,
+    FinishReason,
+    Interrupt,
+    SamplingParams,
+)
 from agentgym_rl.errors import EngineError
+from agentgym_rl.waiting import Changes
+
+_PATIENCE_S = 60.0
+"""Longest wait of a request for a resume, and of a pause for requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +51,21 @@ class JournalEntry:
     session_id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
+    cache_salt: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     aborted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A request in flight; `held` if it arrived while paused, until a resume lets it in."""
+
+    entry: JournalEntry
+    held: bool
 
 
 Script = Callable[[Sequence[int]], Sequence[int] | Say]
@@ -54,7 +76,8 @@ class ScriptedEngine(Engine):
     """Follows `script`: a function of the prompt, or replies given out in order.
 
     `journal` has an entry per request, in order of arrival: exactly what was fed and "sampled".
-    Replies longer than `max_tokens` are cut and finish with "length".
+    Replies longer than `max_tokens` are cut and finish with "length". As vLLM does, it tells
+    versions on the last delta only with `versions_at_end`; without `has_spans`, none at all.
     """
 
     def __init__(
@@ -64,12 +87,17 @@ class ScriptedEngine(Engine):
         max_model_len: int = 4096,
         model: str = "scripted",
         tokenizer_hash: str = "",
+        versions_at_end: bool = False,
+        has_spans: bool = True,
     ) -> None:
         replies = iter(()) if callable(script) else iter(script)
         self._script: Script = script if callable(script) else lambda _: _following(replies)
         self._info = (model, max_model_len, tokenizer_hash)
-        self._running = asyncio.Event()
-        self._running.set()
+        self._versions_at_end = versions_at_end
+        self._has_spans = has_spans
+        self._paused: Interrupt | None = None
+        self._changes = Changes()
+        self._in_flight: list[_Call] = []
         self.version = 0
         self.journal: list[JournalEntry] = []
 
@@ -81,28 +109,44 @@ class ScriptedEngine(Engine):
         request_id: str,
         session_id: str,
         stream: bool = False,
+        cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
         said = self._script(token_ids)
         say = said if isinstance(said, Say) else Say(said)
-        entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling)
+        entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling, cache_salt)
         self.journal.append(entry)
-        deltas: list[Delta] = []
+        call = _Call(entry, held=self._paused is not None)
+        self._in_flight.append(call)
         try:
-            for start in range(0, max(len(say.token_ids), 1), say.chunk):
-                if say.delay_s:
-                    await asyncio.sleep(say.delay_s)
-                await self._running.wait()
-                delta = self._sample(say, entry, start)
-                if stream:
-                    yield delta
-                deltas.append(delta)
-                if delta.finish_reason is not None:
-                    break
+            deltas: list[Delta] = []
+            async with aclosing(self._play(say, call)) as chunks:
+                async for delta in chunks:
+                    deltas.append(delta)
+                    if stream:
+                        yield self._told(delta, entry)
             if not stream:
-                yield _joined(deltas)
+                yield self._told(_joined(deltas), entry)
         except (asyncio.CancelledError, GeneratorExit):
             entry.aborted = entry.finish_reason is None
             raise
+        finally:
+            self._in_flight.remove(call)
+            self._changes.notify()
+
+    async def _play(self, say: Say, call: _Call) -> AsyncGenerator[Delta, None]:
+        """Chunk after chunk, each at its time and when the engine runs, or until a pause cuts
+        the request off."""
+        for start in range(0, max(len(say.token_ids), 1), say.chunk):
+            if say.delay_s:
+                await asyncio.sleep(say.delay_s)
+            await self._until(partial(self._may_go_on, call), call.entry.request_id, "a resume")
+            if call.entry.finish_reason == "abort":
+                yield Delta([], [], [], [], finish_reason="abort")
+                return
+            delta = self._sample(say, call.entry, start)
+            yield delta
+            if delta.finish_reason is not None:
+                return
 
     def _sample(self, say: Say, entry: JournalEntry, start: int) -> Delta:
         limit = entry.sampling.max_tokens
@@ -131,11 +175,49 @@ class ScriptedEngine(Engine):
         entry.finish_reason = finish
         return delta
 
-    async def pause(self, *, recompute: bool) -> None:
-        self._running.clear()
+    def _told(self, delta: Delta, entry: JournalEntry) -> Delta:
+        """With the versions such an engine would report by now."""
+        if not self._has_spans:
+            return replace(delta, versions=[])
+        if self._versions_at_end:
+            return replace(delta, versions=entry.versions if delta.finish_reason else [])
+        return delta
+
+    async def pause(self, *, interrupt: Interrupt) -> None:
+        """See `Engine.pause`. Chunks still wait out their `delay_s` before they are cut off.
+
+        Raises:
+            EngineError: "wait", and a resume or another pause came before the end.
+        """
+        self._paused = interrupt
+        if interrupt == "abort":
+            for call in self._in_flight:
+                if not call.held and call.entry.finish_reason is None:
+                    call.entry.finish_reason = "abort"
+        self._changes.notify()
+        if interrupt == "wait":
+            await self._until(self._drained_or_not_waiting, "pause(wait)", "requests in flight")
+            if self._paused in (None, "keep", "recompute"):
+                raise EngineError("a resume or another pause came before all requests had ended")
 
     async def resume(self) -> None:
-        self._running.set()
+        self._paused = None
+        for call in self._in_flight:
+            call.held = False
+        self._changes.notify()
+
+    def _may_go_on(self, call: _Call) -> bool:
+        draining = self._paused == "wait" and not call.held
+        return self._paused is None or draining or call.entry.finish_reason == "abort"
+
+    def _drained_or_not_waiting(self) -> bool:
+        return self._paused != "wait" or all(call.held for call in self._in_flight)
+
+    async def _until(self, condition: Callable[[], bool], who: str, what: str) -> None:
+        try:
+            await self._changes.wait_for(condition, who=who, what=what, timeout_s=_PATIENCE_S)
+        except TimeoutError as error:
+            raise EngineError(str(error)) from error
 
     async def update_weights(self, path: str, *, version: int) -> None:
         self.version = version

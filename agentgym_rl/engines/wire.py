@@ -7,7 +7,7 @@ unknown fields of a response are ignored.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,11 +15,14 @@ from msgspec import Meta, Struct
 GENERATE = "/inference/v1/generate"
 ABORT_REQUESTS = "/inference/v1/abort_requests"
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+UNNAMED = "default"
+"""vLLM's label of the weights it was started with, until it is told another."""
 DONE = b"[DONE]"
 """Payload of the last server-sent event of a stream."""
 
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+Label = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -37,6 +40,9 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     ignore_eos: bool = False
     logprobs: int | None = None
     """0 reports the sampled token; None reports nothing; more is not served here."""
+    detokenize: bool = True
+    """False spares vLLM the text, which nobody reads here; it needs it for `stop` strings. The
+    embedded engine makes text for those alone, and so has nothing to spare."""
 
 
 class GenerateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -89,7 +95,7 @@ class GenerateReply(Struct, kw_only=True):
 
     request_id: str = ""
     choices: list[Choice] = msgspec.field(default_factory=list)
-    error: ErrorDetail | None = None
+    error: ErrorDetail | str | None = None
     """Set in a streamed chunk when the engine failed after the headers were sent."""
 
 
@@ -100,10 +106,12 @@ class ErrorDetail(Struct, kw_only=True):
     code: int | str | None = None
 
 
-class ErrorReply(Struct):
-    """Body of every status that is not 2xx."""
+class ErrorReply(Struct, omit_defaults=True):
+    """Body of a status that is not 2xx. vLLM's RL routes and its middleware send a bare text;
+    routes it does not have, `detail` alone, as FastAPI does."""
 
-    error: ErrorDetail
+    error: ErrorDetail | str | None = None
+    detail: Any = None
 
 
 class AbortBody(Struct, forbid_unknown_fields=True):
@@ -126,13 +134,33 @@ class UpdateBody(Struct, forbid_unknown_fields=True):
 class FinishBody(Struct, forbid_unknown_fields=True):
     """Body of `POST /finish_weight_update`."""
 
-    weight_version: Annotated[str, Meta(min_length=1, max_length=128)]
+    weight_version: Label
+
+
+class NewVersionBody(Struct, forbid_unknown_fields=True):
+    """Body of `POST /update_weight_version`: another label for the weights being served."""
+
+    new_version: Label
 
 
 class WeightInfo(Struct):
-    """Reply of `GET /weight_info`."""
+    """Reply of `GET /weight_info`; `UNNAMED` from a vLLM server that has had no update."""
 
     weight_version: str
+
+
+class Staging(Struct):
+    """How far one vLLM worker is with the weights it was told to load."""
+
+    state: Literal["idle", "staging", "ready", "failed"]
+    error: str = ""
+    path: str = ""
+
+
+class StagingReply(Struct):
+    """Reply of `POST /collective_rpc` for `arl_staging`: one entry per worker."""
+
+    results: list[Staging]
 
 
 class VersionInfo(Struct):

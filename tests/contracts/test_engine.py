@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from agentgym_rl.config import EngineConfig
-from agentgym_rl.engine import Delta, Engine, SamplingParams
+from agentgym_rl.config import EmbeddedEngineConfig
+from agentgym_rl.engine import Delta, Engine, Interrupt, SamplingParams
 from agentgym_rl.errors import ContextLengthError, EngineError, WeightsError
 from agentgym_rl.model import BUNDLED
 
@@ -28,8 +31,9 @@ async def _embedded() -> AsyncIterator[Engine]:
     from agentgym_rl.engines.embedded.model import load_model
 
     torch.set_num_threads(1)
-    config = EngineConfig(device="cpu", max_model_len=128)
-    model = load_model(BUNDLED, config)
+    config = EmbeddedEngineConfig(device="cpu", max_model_len=512)
+    # Without an end-of-sequence token a reply is as long as asked for.
+    model = dataclasses.replace(load_model(BUNDLED, config), eos_ids=[])
     engine = EmbeddedEngine(model, model_dir=BUNDLED, config=config, seed=0, weight_version="0.0")
     app = App(engine, served_model_name="tiny")
     async with serving(app, host="127.0.0.1", port=0) as url, engine.running():
@@ -41,18 +45,22 @@ async def _embedded() -> AsyncIterator[Engine]:
 
 
 @asynccontextmanager
-async def _scripted() -> AsyncIterator[Engine]:
+async def _scripted(**options: Any) -> AsyncIterator[Engine]:
     from agentgym_rl.engines.scripted import Say, ScriptedEngine
 
     def script(prompt):
         if max(prompt) >= 640:
             raise EngineError(f"token {max(prompt)} is not in the vocabulary")
-        return Say([7] * 100, delay_s=0.001)
+        return Say([7] * 400, delay_s=0.001)
 
-    yield ScriptedEngine(script, max_model_len=128)
+    yield ScriptedEngine(script, max_model_len=512, **options)
 
 
-ENGINES: dict[str, Factory] = {"embedded": _embedded, "scripted": _scripted}
+ENGINES: dict[str, Factory] = {
+    "embedded": _embedded,
+    "scripted": _scripted,
+    "versions_at_end": partial(_scripted, versions_at_end=True),
+}
 WITH_A_MODEL = {"embedded"}
 """Engines that have a context to fill and read weight files; a script has neither."""
 
@@ -75,10 +83,17 @@ def _run(make_engine: Factory, scenario):
     return asyncio.run(play())
 
 
-async def _collect(engine: Engine, prompt, stream=False, name="a", **sampling) -> list[Delta]:
+async def _collect(
+    engine: Engine, prompt, stream=False, name="a", salt="", **sampling
+) -> list[Delta]:
     params = SamplingParams(**{"max_tokens": 6, **sampling})
-    call = engine.generate(prompt, params, request_id=name, session_id=name, stream=stream)
-    return [delta async for delta in call]
+    names = {"request_id": name, "session_id": name, "cache_salt": salt}
+    return [delta async for delta in engine.generate(prompt, params, stream=stream, **names)]
+
+
+def _joined(deltas: list[Delta]) -> tuple[list[int], list[int]]:
+    """(token ids, versions) of a reply."""
+    return [t for d in deltas for t in d.token_ids], [v for d in deltas for v in d.versions]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -88,10 +103,11 @@ def test_every_token_has_a_logprob_a_version_and_a_time(make_engine, stream):
     assert deltas
     for delta in deltas:
         count = len(delta.token_ids)
-        assert len(delta.logprobs) == len(delta.versions) == len(delta.times_s) == count
+        assert len(delta.logprobs) == len(delta.times_s) == count
         assert all(logprob <= 0 for logprob in delta.logprobs)
         assert all(before <= t <= time.monotonic() for t in delta.times_s)
-    assert sum(len(delta.token_ids) for delta in deltas) <= 6
+    token_ids, versions = _joined(deltas)
+    assert len(token_ids) == len(versions) == 6  # versions may lag, and are complete at the end
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -105,6 +121,15 @@ def test_the_last_delta_alone_says_how_it_ended(make_engine, stream):
 def test_a_seed_makes_a_reply_repeatable(make_engine):
     async def scenario(engine):
         first = await _collect(engine, [5, 6, 7], name="a", seed=3)
+        return first, await _collect(engine, [5, 6, 7], name="b", seed=3)
+
+    first, second = _run(make_engine, scenario)
+    assert first[0].token_ids == second[0].token_ids
+
+
+def test_a_salt_does_not_change_a_reply(make_engine):
+    async def scenario(engine):
+        first = await _collect(engine, [5, 6, 7], name="a", seed=3, salt="v0")
         return first, await _collect(engine, [5, 6, 7], name="b", seed=3)
 
     first, second = _run(make_engine, scenario)
@@ -142,42 +167,108 @@ def test_the_context_fills_with_length(make_model_engine):
     assert delta.finish_reason in ("stop", "length")
 
 
-def test_a_paused_engine_answers_after_resume(make_engine):
-    async def scenario(engine):
-        await engine.pause(recompute=False)
-        async with asyncio.TaskGroup() as tasks:
-            job = tasks.create_task(_collect(engine, [5, 6]))
-            await asyncio.sleep(0.05)
-            assert not job.done()
-            await engine.resume()
-        return job.result()
-
-    assert _run(make_engine, scenario)[-1].finish_reason
+INTERRUPTS = get_args(Interrupt)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_an_update_is_stamped_from_the_next_token_on(make_engine, tmp_path: Path, recompute):
+async def _under_way(engine, tasks, name="early") -> asyncio.Task[list[Delta]]:
+    """A long reply that has begun and is far from its end."""
+    started = asyncio.Event()
+
+    async def play():
+        deltas = []
+        params = SamplingParams(max_tokens=300, seed=3)
+        call = engine.generate([5, 6], params, request_id=name, session_id="s", stream=True)
+        async for delta in call:
+            deltas.append(delta)
+            if len(_joined(deltas)[0]) >= 3:
+                started.set()
+        return deltas
+
+    job = tasks.create_task(play())
+    await started.wait()
+    return job
+
+
+@pytest.mark.parametrize("interrupt", INTERRUPTS)
+def test_no_interrupt_loses_a_token_or_a_version(make_engine, tmp_path: Path, interrupt):
     path = _weights(tmp_path, version=4)
 
     async def scenario(engine):
-        params = SamplingParams(max_tokens=100, temperature=5.0)
-        versions: list[int] = []
-        async with aclosing(
-            engine.generate([5, 6], params, request_id="a", session_id="a", stream=True)
-        ) as call:
-            async for delta in call:
-                versions += delta.versions
-                if not await _version(engine) and len(versions) >= 3:
-                    await engine.pause(recompute=recompute)
-                    await engine.update_weights(str(path), version=4)
-                    await engine.resume()
-        return versions, await _version(engine)
+        calm = await _collect(engine, [5, 6], max_tokens=300, seed=3, name="calm")
+        async with asyncio.TaskGroup() as tasks:
+            early = await _under_way(engine, tasks)
+            await engine.pause(interrupt=interrupt)
+            late = tasks.create_task(_collect(engine, [5, 6], name="late"))
+            await asyncio.sleep(0.02)
+            assert not late.done()
+            await engine.update_weights(str(path), version=4)
+            await engine.resume()
+        return _joined(calm)[0], early.result(), late.result(), await _version(engine)
 
-    versions, served = _run(make_engine, scenario)
+    calm, early, late, served = _run(make_engine, scenario)
+    _check_interrupted(calm, early, interrupt)
+    assert _joined(late)[1] == [4] * 6
     assert served == 4
+
+
+def _check_interrupted(calm, deltas, interrupt):
+    """The new weights are the old ones, so that nothing but the interrupt tells the replies."""
+    token_ids, versions = _joined(deltas)
+    assert len(token_ids) == len(versions)
     assert versions == sorted(versions)
-    assert versions[0] == 0
-    assert set(versions) <= {0, 4}
+    updated = {"keep": {0, 4}, "recompute": {0, 4}, "abort": {0}, "wait": {0}}
+    assert set(versions) == updated[interrupt]
+    assert deltas[-1].finish_reason == ("abort" if interrupt == "abort" else "length")
+    assert token_ids == calm[: len(token_ids)]
+    assert (len(token_ids) < len(calm)) == (interrupt == "abort")
+
+
+@pytest.mark.parametrize("first", INTERRUPTS)
+def test_pauses_may_follow_each_other(make_engine, first):
+    async def scenario(engine):
+        return [await _paused_twice(engine, first, second) for second in INTERRUPTS]
+
+    for early, late in _run(make_engine, scenario):
+        assert len(_joined(early)[0]) == len(_joined(early)[1]) <= 300
+        assert early[-1].finish_reason in ("abort", "length")
+        assert len(_joined(late)[0]) == len(_joined(late)[1]) == 6
+
+
+async def _paused_twice(engine, first, second):
+    """A reply under way, and one that came between two pauses."""
+    async with asyncio.TaskGroup() as tasks:
+        early = await _under_way(engine, tasks, f"early {second}")
+        await engine.pause(interrupt=first)
+        late = tasks.create_task(_collect(engine, [5, 6], name=f"late {second}"))
+        await asyncio.sleep(0.01)
+        await engine.pause(interrupt=second)
+        await engine.pause(interrupt=second)
+        if {first, second} & {"abort", "wait"}:
+            await early
+        assert not late.done()
+        await engine.resume()
+        await engine.resume()
+    return early.result(), late.result()
+
+
+def test_a_resume_ends_a_wait_which_says_so(make_engine):
+    async def scenario(engine):
+        async with asyncio.TaskGroup() as tasks:
+            early = await _under_way(engine, tasks)
+            wait = tasks.create_task(_refused_wait(engine))
+            await asyncio.sleep(0.01)
+            await engine.resume()
+            await wait
+            assert not early.done()
+            await _collect(engine, [5, 6], name="late")
+        return early.result()
+
+    assert len(_joined(_run(make_engine, scenario))[0]) == 300
+
+
+async def _refused_wait(engine):
+    with pytest.raises(EngineError, match="a resume or another pause came before"):
+        await engine.pause(interrupt="wait")
 
 
 async def _version(engine: Engine) -> int:

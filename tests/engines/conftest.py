@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
@@ -30,8 +31,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+sys.path.insert(0, str(Path(__file__).parent))  # for vllm_routes
+
 from agentgym_rl.asgi import serving
-from agentgym_rl.config import EngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
@@ -124,7 +127,7 @@ def served() -> Served:
         **options: Any,
     ) -> AsyncIterator[tuple[HttpEngine, EmbeddedEngine]]:
         torch.set_num_threads(1)
-        config = EngineConfig(**{"device": "cpu", "max_model_len": 256, **options})
+        config = EmbeddedEngineConfig(**{"device": "cpu", "max_model_len": 256, **options})
         model = load_model(folder, config)
         if not ends:  # a reply of known length: no end-of-sequence token
             model = dataclasses.replace(model, eos_ids=[])

@@ -9,7 +9,7 @@ import pytest
 from agentgym_rl.asgi import read_body, reply, serving
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import ContextLengthError, EngineError, WeightsError
+from agentgym_rl.errors import ContextLengthError, EngineError, RequestRefused
 
 
 def _choice(ids, finish=None, versions=None, **more):
@@ -33,6 +33,9 @@ def _events(*bodies):
     return "".join(f"data: {body}\n\n" for body in bodies)
 
 
+GOOD = ("stop", [("0.0", 0, 1)])
+
+
 @asynccontextmanager
 async def _answering(*answers, **options):
     """A client of a server that gives (status, body) `answers` in turn, the last for ever."""
@@ -53,13 +56,14 @@ async def _answering(*answers, **options):
             await client.close()
 
 
-def _generate(*answers, stream=False, sampling=None, **options):
+def _generate(*answers, stream=False, sampling=None, cache_salt="", **options):
     """(deltas, requests seen) of one call; raises what the call raises."""
 
     async def play():
         async with _answering(*answers, **options) as (client, seen):
             params = sampling or SamplingParams(max_tokens=4)
-            call = client.generate([1, 2], params, request_id="a", session_id="s", stream=stream)
+            names = {"request_id": "a", "session_id": "s", "cache_salt": cache_salt}
+            call = client.generate([1, 2], params, stream=stream, **names)
             try:
                 return [delta async for delta in call], seen
             except Exception as error:  # out of the server's task group, which would wrap it
@@ -76,44 +80,39 @@ def test_the_request_on_the_wire():
     answer = _body(_choice([9], "stop", [("0.4", 0, 1)], decode_times=[1.5], stop_reason="x"))
     (delta,), seen = _generate((200, answer), sampling=sampling)
     params = {"max_tokens": 4, "temperature": 0.7, "top_p": 1.0, "top_k": 5, "seed": 3}
-    params |= {"stop": ["x"], "logprobs": 0}
+    params |= {"stop": ["x"], "logprobs": 0}  # detokenized, because of the stop string
     body = {"token_ids": [1, 2], "sampling_params": params, "request_id": "a"}
     assert seen == [("POST", "/inference/v1/generate", body)]
     assert (delta.token_ids, delta.logprobs, delta.versions) == ([9], [-0.5], [4])
     assert (delta.times_s, delta.finish_reason, delta.stop_reason) == ([1.5], "stop", "x")
 
 
-def test_no_request_is_salted_with_a_version():
-    """Versions move without this client: a salt it remembered would name an old one."""
-    models = '{"data": [{"id": "m", "max_model_len": 9}]}'
-    served = '{"weight_version": "0.3"}'
-    version = '{"version": "1", "tokenizer_hash": "h"}'
-
-    async def play():
-        answers = [models, served, version, *["{}"] * 4, _body(_choice([9], *GOOD))]
-        async with _answering(*[(200, answer) for answer in answers]) as (client, seen):
-            await client.info()
-            await client.update_weights("/v4", version=4)
-            await _one(client)
-            return seen[-1][2]
-
-    assert "cache_salt" not in asyncio.run(play())
+def test_options_on_the_wire():
+    answer = (200, _body(_choice([9], *GOOD)))
+    params = SamplingParams(max_tokens=4, seed=3)
+    _, seen = _generate(answer, sampling=params, send_seed=False, cache_salt="0.4")
+    body = seen[0][2]
+    assert body["cache_salt"] == "0.4"
+    assert "seed" not in body["sampling_params"]
+    assert body["sampling_params"]["detokenize"] is False
 
 
-def test_vllm_streams_spans_on_the_last_chunk_only():
-    chunks = [
-        _body(_choice([1, 2])),
-        _body(_choice([3])),
-        _body(_choice([4], "length", [("0.1", 0, 2), ("0.2", 2, 4)])),
-    ]
-    deltas, _ = _generate((200, _events(*chunks, "[DONE]")), stream=True)
-    assert [d.token_ids for d in deltas] == [[1, 2, 3, 4]]
-    assert deltas[0].versions == [1, 1, 2, 2]
-    assert len(deltas[0].times_s) == 4
-    assert deltas[0].finish_reason == "length"
+VLLM_STREAM = [
+    _body(_choice([1, 2])),
+    _body(_choice([3])),
+    _body(_choice([4], "length", [("0.1", 0, 2), ("0.2", 2, 4)])),
+]
 
 
-def test_chunks_with_spans_come_at_once():
+def test_tokens_come_at_once_and_versions_when_the_engine_says_them():
+    deltas, _ = _generate((200, _events(*VLLM_STREAM, "[DONE]")), stream=True)
+    assert [d.token_ids for d in deltas] == [[1, 2], [3], [4]]
+    assert [d.versions for d in deltas] == [[], [], [1, 1, 2, 2]]
+    assert [len(d.times_s) for d in deltas] == [2, 1, 1]
+    assert [d.finish_reason for d in deltas] == [None, None, "length"]
+
+
+def test_spans_said_twice_count_once():
     chunks = [
         _body(_choice([1, 2], None, [("0.1", 0, 2)])),
         _body(_choice([3], None, [("0.2", 2, 3)])),
@@ -123,7 +122,47 @@ def test_chunks_with_spans_come_at_once():
     assert [(d.token_ids, d.versions) for d in deltas] == [([1, 2], [1, 1]), ([3], [2]), ([], [])]
 
 
-GOOD = ("stop", [("0.0", 0, 1)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_without_spans_gives_no_versions(stream):
+    body = _body(_choice([1, 2], "stop"))
+    answer = (200, _events(body, "[DONE]") if stream else body)
+    deltas, _ = _generate(answer, stream=stream, has_spans=False)
+    assert [(d.token_ids, d.versions) for d in deltas] == [([1, 2], [])]
+
+
+def test_an_abort_before_the_first_token_has_no_spans():
+    answer = (200, _events(_body(_choice([], "abort")), "[DONE]"))
+    deltas, _ = _generate(answer, stream=True)
+    assert [(d.token_ids, d.versions, d.finish_reason) for d in deltas] == [([], [], "abort")]
+
+
+@pytest.mark.parametrize(
+    "end", ["", "data: [DONE]\n\n", 'data: {"error": {"message": "it died", "code": 500}}\n\n']
+)
+def test_what_came_before_a_stream_broke_is_handed_on(end):
+    text = _events(*VLLM_STREAM[:2]) + end
+
+    async def play():
+        got = []
+        async with _answering((200, text)) as (client, _):
+            try:
+                async for delta in _stream(client):
+                    got += delta.token_ids
+            except EngineError as error:
+                return got, str(error)
+        return got, "no error"
+
+    got, error = asyncio.run(play())
+    assert got == [1, 2, 3]
+    assert "finish_reason" in error or "it died" in error
+
+
+def _stream(client):
+    params = SamplingParams(max_tokens=4)
+    return client.generate([1], params, request_id="a", session_id="s", stream=True)
+
+
+LATE_LIE = _body(_choice([4], "stop", [("0.1", 0, 2), ("0.2", 1, 4)]))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +181,10 @@ GOOD = ("stop", [("0.0", 0, 1)])
         ((200, _body(_choice([1], *GOOD) | {"logprobs": None})), False, "0 logprobs"),
         ((200, _body(_choice([1], *GOOD, decode_times=[1.0, 2.0]))), False, "2 decode_times"),
         ((200, _body(_choice([1], "eos", GOOD[1]))), False, "unknown finish_reason"),
+        ((200, _body(_choice([1], "stop", [("0.0", 0, 2)]))), False, r"\[0, 2\) of 1"),
+        ((200, _events(_body(_choice([1], None, [("0.0", 1, 1)])))), True, r"\[1, 1\) of 1"),
+        ((200, _events(*VLLM_STREAM[:2], LATE_LIE)), True, "does not go with the 2 versions"),
+        ((200, _body(_choice([1], *GOOD)).replace("-0.5", "-9999.0")), False, "has no log-prob"),
         ((500, '{"error": {"message": "the engine broke"}}'), False, "HTTP 500: the engine broke"),
         ((502, "<html>bad gateway"), False, "HTTP 502: <html>bad"),
         ((400, '{"error": {"message": "top_p"}}'), False, "HTTP 400: top_p"),
@@ -152,141 +195,40 @@ def test_failures_are_engine_errors_that_name_the_url(answer, stream, words):
         _generate(answer, stream=stream)
 
 
-@pytest.mark.parametrize("code", ["400", '"context_length_exceeded"'])
-def test_a_full_context_has_its_own_error(code):
-    text = f'{{"error": {{"message": "maximum context length is 9", "code": {code}}}}}'
-    with pytest.raises(ContextLengthError, match="maximum context length is 9"):
-        _generate((400, text))
-
-
-def test_a_refused_file_is_a_weights_error():
-    async def play():
-        refused = '{"error": {"message": "v3 is truncated", "type": "WeightsError"}}'
-        async with _answering((200, "{}"), (200, "{}"), (400, refused)) as (client, seen):
-            with pytest.raises(WeightsError, match="v3 is truncated"):
-                await client.update_weights("/v3", version=3)
-            return seen
-
-    paths = [path for _, path, _ in asyncio.run(play())]
-    assert paths == ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]
-
-
-def test_an_update_is_four_calls_the_first_time_and_three_later():
-    async def play():
-        async with _answering((200, "{}"), incarnation=2) as (client, seen):
-            await client.update_weights("/v3", version=3)
-            await client.update_weights("/v4", version=4)
-            return seen
-
-    seen = asyncio.run(play())
-    assert [path for _, path, _ in seen[4:]] == [
-        "/start_weight_update",
-        "/update_weights",
-        "/finish_weight_update",
-    ]
-    assert seen[2][2] == {"update_info": {"path": "/v3"}}
-    assert seen[3][2] == {"weight_version": "2.3"}
-
-
-@asynccontextmanager
-async def _listening(handle):
-    """URL of a raw TCP server, for what a well-behaved HTTP server would never do."""
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-async def _read_request(reader):
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
-
-
-async def _one(client):
-    call = client.generate([1], SamplingParams(max_tokens=1), request_id="a", session_id="s")
-    return [delta async for delta in call]
-
-
-def test_a_connection_that_died_in_the_pool_costs_one_retry():
-    body = _body(_choice([1], *GOOD)).encode()
-    connections = []
-
-    async def handle(reader, writer):
-        connections.append(writer)
-        await _read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        if len(connections) == 1:
-            await _read_request(reader)  # taken, never answered
-        writer.close()
-
-    async def play():
-        async with _listening(handle) as url:
-            client = HttpEngine(url, timeout_s=5)
-            try:
-                return await _one(client), await _one(client)
-            finally:
-                await client.close()
-
-    first, second = asyncio.run(play())
-    assert first[0].token_ids == second[0].token_ids == [1]
-    assert len(connections) == 2
-
-
-def test_a_fresh_connection_that_dies_is_not_tried_again():
-    connections = []
-
-    async def handle(reader, writer):
-        connections.append(writer)
-        await _read_request(reader)
-        writer.close()
-
-    async def play():
-        async with _listening(handle) as url:
-            client = HttpEngine(url, timeout_s=5)
-            try:
-                with pytest.raises(EngineError, match="ServerDisconnectedError"):
-                    await _one(client)
-            finally:
-                await client.close()
-
-    asyncio.run(play())
-    assert len(connections) == 1
+TOO_LONG = (
+    '{"message": "it is full", "code": "context_length_exceeded"}',
+    '{"message": "This model\'s maximum context length is 9 tokens.", "code": 400}',
+    '{"message": "The prompt is longer than the maximum model length of 9.", "code": 400}',
+)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_silence_ends_at_the_deadline(stream):
-    closed = asyncio.Event()
-
-    async def handle(reader, writer):
-        await _read_request(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        assert await reader.read() == b""  # the client hung up
-        writer.close()
-        closed.set()
-
-    async def play():
-        async with _listening(handle) as url:
-            client = HttpEngine(url, timeout_s=0.2)
-            params = SamplingParams(max_tokens=1)
-            call = client.generate([1], params, request_id="a", session_id="s", stream=stream)
-            try:
-                with pytest.raises(EngineError, match="no complete reply within"):
-                    await anext(call)
-                async with asyncio.timeout(5):
-                    await closed.wait()
-            finally:
-                await client.close()
-
-    asyncio.run(play())
+@pytest.mark.parametrize("error", TOO_LONG)
+def test_a_full_context_has_its_own_error(error, stream):
+    text = f'{{"error": {error}}}'
+    answer = (200, _events(text, "[DONE]")) if stream else (400, text)
+    with pytest.raises(ContextLengthError, match=r"full|maximum"):
+        _generate(answer, stream=stream)
 
 
-def test_nobody_listening_is_an_engine_error():
-    async def play():
-        client = HttpEngine("http://127.0.0.1:9", timeout_s=5)
-        try:
-            with pytest.raises(EngineError, match=r"127\.0\.0\.1:9"):
-                await client.info()
-        finally:
-            await client.close()
+REFUSED = '{"error": {"message": "out of vocabulary", "type": "BadRequestError", "code": 400}}'
 
-    asyncio.run(play())
+
+@pytest.mark.parametrize(
+    ("answer", "stream", "refused"),
+    [
+        ((400, REFUSED), False, True),
+        ((200, _events(REFUSED, "[DONE]")), True, True),  # vLLM checks after it said 200
+        ((404, '{"detail": "Not Found"}'), False, True),
+        ((401, '{"error": "Unauthorized"}'), False, True),
+        ((429, '{"error": "too many requests"}'), False, False),
+        ((503, '{"error": "The model is currently scaling."}'), False, False),
+        ((500, '{"error": {"message": "EngineCore encountered an issue", "code": 500}}'), 0, False),
+    ],
+)
+def test_a_refused_request_is_told_from_a_failed_engine(answer, stream, refused):
+    with pytest.raises(EngineError) as caught:
+        _generate(answer, stream=stream)
+    assert isinstance(caught.value, RequestRefused) is refused
+    words = ("vocabulary", "Not Found", "Unauthorized", "too many", "scaling", "EngineCore")
+    assert any(word in str(caught.value) for word in words)  # the reason was kept

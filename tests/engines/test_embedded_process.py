@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 SERVE = """
 import json, sys
 from pathlib import Path
-from agentgym_rl.config import EngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines.embedded import fused_decoder, main, model
 options = json.loads(sys.argv[2])
 if dies_after := options.pop("dies_after", None):
@@ -30,7 +30,7 @@ if dies_after := options.pop("dies_after", None):
                 raise RuntimeError("the decoder broke")
             return super().decode(tokens, positions, segments)
     model.FusedDecoder = Dying
-main.serve(model_dir=Path(sys.argv[1]), config=EngineConfig(device="cpu", **options))
+main.serve(model_dir=Path(sys.argv[1]), config=EmbeddedEngineConfig(device="cpu", **options))
 """
 
 

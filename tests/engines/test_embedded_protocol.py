@@ -163,7 +163,7 @@ def test_a_paused_engine_queues_and_resumes(model_dir, served, call):
         async with asyncio.TaskGroup() as tasks:
             long = tasks.create_task(_one(client, name="long", max_tokens=200))
             await _until(lambda: engine.loop.counters.steps > 5)
-            await client.pause(recompute=False)
+            await client.pause(interrupt="keep")
             assert (await call(client.url + "/is_paused"))[1] == {"is_paused": True}
             steps = engine.loop.counters.steps
             late = tasks.create_task(_one(client, name="late", max_tokens=2))
@@ -198,7 +198,7 @@ def test_abort_requests_returns_what_there_is(model_dir, served, call):
         async with asyncio.TaskGroup() as tasks:
             job = tasks.create_task(_one(client, name="x", max_tokens=250))
             await _until(lambda: engine.loop.counters.steps > 5)
-            await client.pause(recompute=False)  # a paused engine aborts too
+            await client.pause(interrupt="keep")  # a paused engine aborts too
             body = {"request_ids": ["x", "unknown"]}
             url = client.url + wire.ABORT_REQUESTS
             assert await call(url, "POST", body) == (200, {"aborted": 1})
@@ -255,7 +255,7 @@ def test_an_id_in_flight_is_refused(model_dir, served, call):
 
 def test_a_request_that_takes_too_long_is_aborted(model_dir, served, call):
     async def scenario(client, engine):
-        await client.pause(recompute=False)
+        await client.pause(interrupt="keep")
         body = {"token_ids": PROMPT}
         status, reply = await call(client.url + wire.GENERATE, "POST", body)
         await client.resume()

@@ -87,11 +87,13 @@ def test_other_wrong_requests(model_dir, served, call):
         assert (await call(url + wire.GENERATE, "POST", huge))[0] == 413
         assert (await call(url + "/nothing"))[0] == 404
         assert (await call(url + wire.GENERATE))[0] == 405
-        for query in ("", "?mode=abort", "?mode=wait", "?mode=keep&clear_cache=maybe"):
+        for query in ("?mode=", "?mode=stop", "?mode=keep&clear_cache=maybe"):
             status, reply = await call(url + "/pause" + query, "POST")
             assert (status, reply["error"]["param"] in ("mode", "clear_cache")) == (400, True)
         assert not engine.loop.paused
         bad = {"weight_version": ""}
         assert (await call(url + "/finish_weight_update", "POST", bad))[0] == 400
+        bad = {"new_version": ""}
+        assert (await call(url + "/update_weight_version", "POST", bad))[0] == 400
 
     _run(served, model_dir("qwen3"), scenario)

@@ -48,6 +48,7 @@ class App:
             "/start_weight_update": ("POST", self._start_update),
             "/update_weights": ("POST", self._update),
             "/finish_weight_update": ("POST", self._finish_update),
+            "/update_weight_version": ("POST", self._name_version),
             "/weight_info": ("GET", self._weight_info),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
@@ -154,16 +155,18 @@ class App:
 
     async def _pause(self, query: Query, body: bytes) -> Any:
         mode = query.get("mode", "abort")
-        if mode != "keep":
-            raise Refused(
-                f"pause mode {mode!r} is not served by the embedded engine (without ?mode= it is "
-                "'abort'); allowed: keep, with clear_cache=true or false",
-                param="mode",
-            )
         clear = query.get("clear_cache", "true").lower()
         if clear not in ("true", "false"):
             raise Refused(f"clear_cache {clear!r}; allowed: true, false", param="clear_cache")
-        await self._engine.pause(recompute=clear == "true")
+        match mode:
+            case "keep":
+                await self._engine.freeze(recompute=clear == "true")
+            case "abort":
+                await self._engine.cut_off()
+            case "wait":
+                await self._engine.drain()
+            case _:
+                raise Refused(f"pause mode {mode!r}; allowed: keep, abort, wait", param="mode")
         return {"status": "paused"}
 
     async def _resume(self, query: Query, body: bytes) -> Any:
@@ -188,6 +191,11 @@ class App:
         label = _json(body, wire.FinishBody).weight_version
         await self._engine.finish_update(label)
         return wire.WeightInfo(label)
+
+    async def _name_version(self, query: Query, body: bytes) -> Any:
+        label = _json(body, wire.NewVersionBody).new_version
+        await self._engine.name_version(label)
+        return {"success": True, "new_version": label}
 
     async def _weight_info(self, query: Query, body: bytes) -> Any:
         return wire.WeightInfo(self._engine.loop.weight_version)

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from agentgym_rl.config import EngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines import wire
 from agentgym_rl.weights.files import read_version
 
@@ -20,6 +21,8 @@ from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
 from .request import Request
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class EmbeddedEngine:
         model: LoadedModel,
         *,
         model_dir: Path,
-        config: EngineConfig,
+        config: EmbeddedEngineConfig,
         seed: int,
         weight_version: str,
         journal: Journal | None = None,
@@ -135,12 +138,48 @@ class EmbeddedEngine:
 
     # Pausing and weights.
 
-    async def pause(self, *, recompute: bool) -> None:
-        """Return once decoding stands still between two steps."""
-        await self._between_steps(partial(self.loop.pause, recompute))
+    # Whatever the pause: requests that arrive meanwhile are held until `resume`, whichever pauses
+    # follow each other, and each returns once what it promises is so.
+
+    async def freeze(self, *, recompute: bool) -> None:
+        """Stand still between two steps; requests go on at `resume`, with the KV cache they have,
+        or with one that is computed again."""
+        await self._between_steps(partial(self.loop.freeze, recompute))
+
+    async def cut_off(self) -> None:
+        """End every request in flight with what it has. (There is no cache to clear: none
+        outlives its request.)"""
+        await self._between_steps(self.loop.cut_off)
+
+    async def drain(self) -> None:
+        """Let every request in flight end.
+
+        Raises:
+            Refused: a resume or another pause came first (status 409); or they have not ended
+                in the time any request has (504), and the engine has resumed.
+        """
+        timeout_s = self._config.request_timeout_s
+        drained = await self._between_steps(self.loop.drain)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if await asyncio.wrap_future(drained):
+                    return
+        except TimeoutError:
+            await self._between_steps(self.loop.resume)
+            message = (
+                f"requests in flight had not ended after {timeout_s:g} s "
+                "(engine.request_timeout_s); the engine runs on"
+            )
+            raise Refused(message, status=504, kind="TimeoutError") from None
+        message = "a resume or another pause came before all requests had ended"
+        raise Refused(message, status=409, kind="ConflictError")
 
     async def resume(self) -> None:
         await self._between_steps(self.loop.resume)
+
+    async def name_version(self, weight_version: str) -> None:
+        """Call the weights in place `weight_version` from the next decode step on."""
+        await self._between_steps(partial(self.loop.rename, weight_version))
 
     def start_update(self) -> None:
         """Begin a weight update; one that was left unfinished is dropped."""
@@ -178,9 +217,9 @@ class EmbeddedEngine:
         )
         return decoder.stage(tensors)
 
-    async def _between_steps(self, action: Callable[[], None]) -> None:
+    async def _between_steps(self, action: Callable[[], T]) -> T:
         async with asyncio.timeout(_COMMAND_TIMEOUT_S):
-            await asyncio.wrap_future(self.loop.between_steps(action))
+            return await asyncio.wrap_future(self.loop.between_steps(action))
 
     def _notify(self, progress: Sequence[tuple[Request, int, bool]]) -> None:
         """From the decode thread: one wake-up of the event loop for all rows of a step."""

@@ -48,6 +48,7 @@ class DecodeLoop:
     ) -> None:
         self.weight_version = weight_version
         self.paused = False
+        """Whether arriving requests are held until `resume`."""
         self.failure: BaseException | None = None
         self.counters = Counters()
         self._batch = Batch(decoder)
@@ -55,6 +56,10 @@ class DecodeLoop:
         self._max_num_seqs = max_num_seqs
         self._notify = notify
         self._journal = journal
+        self._held: deque[Request] = deque()
+        """Arrived while paused: no pause touches them, `resume` lets them in."""
+        self._frozen = False
+        self._drains: list[Future[bool]] = []
         self._recompute = False
         self._inbox: deque[Request | _Command] = deque()
         self._inbox_lock = threading.Lock()
@@ -91,12 +96,40 @@ class DecodeLoop:
 
     # What `between_steps` runs.
 
-    def pause(self, recompute: bool) -> None:
-        self.paused = True
+    def freeze(self, recompute: bool) -> None:
+        """Decode nothing until `resume`; `recompute`: with the KV cache built anew from then on."""
+        self.paused = self._frozen = True
         self._recompute = self._recompute or recompute
+        self._answer_drains(False)
+
+    def cut_off(self) -> None:
+        """Finish all requests early, each with what it has."""
+        self.paused = True
+        requests = [*self._batch.rows, *self._waiting]
+        for request in requests:
+            request.finish_reason = "abort"
+        self._waiting.clear()
+        self._retire(requests)
+
+    def drain(self) -> Future[bool]:
+        """Decode what is here to its end. True once nothing is left; False if a `resume` or a
+        `freeze` comes first."""
+        self.paused, self._frozen = True, False
+        drained: Future[bool] = Future()
+        drained.set_running_or_notify_cancel()  # from here on nobody can cancel it
+        self._drains.append(drained)
+        self._check_drained()
+        return drained
 
     def resume(self) -> None:
-        self.paused = False
+        self.paused = self._frozen = False
+        self._waiting += self._held
+        self._held.clear()
+        self._answer_drains(False)
+
+    def rename(self, weight_version: str) -> None:
+        """Another label for the weights in place."""
+        self.weight_version = weight_version
 
     def swap(self, put_in_place: Callable[[], None], weight_version: str) -> None:
         """Serve other weights from the next step on."""
@@ -111,8 +144,9 @@ class DecodeLoop:
         if request.finished:
             return
         request.finish_reason = "abort"
-        if request in self._waiting:
-            self._waiting.remove(request)
+        for line in (self._waiting, self._held):
+            if request in line:
+                line.remove(request)
         self._retire([request])
 
     # The thread.
@@ -123,7 +157,7 @@ class DecodeLoop:
                 while not self._stopping:
                     self._wake.clear()
                     self._take_inbox()
-                    if self.paused or not (self._batch.rows or self._waiting):
+                    if self._frozen or not (self._batch.rows or self._waiting):
                         self._wake.wait(_IDLE_POLL_S)
                     else:
                         self._step()
@@ -176,10 +210,20 @@ class DecodeLoop:
             if self._journal is not None:
                 self._journal.write(request)
         self._notify([(request, len(request.token_ids), True) for request in requests])
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if not (self._batch.rows or self._waiting):
+            self._answer_drains(True)
+
+    def _answer_drains(self, drained: bool) -> None:
+        for waiter in self._drains:
+            waiter.set_result(drained)
+        self._drains.clear()
 
     def _count_rows(self) -> None:
         self.counters.running = len(self._batch.rows)
-        self.counters.waiting = len(self._waiting)
+        self.counters.waiting = len(self._waiting) + len(self._held)
 
     def _post(self, item: Request | _Command) -> None:
         with self._inbox_lock:
@@ -192,9 +236,9 @@ class DecodeLoop:
         while self._inbox:
             item = self._inbox.popleft()
             if isinstance(item, Request):
-                self._waiting.append(item)
+                (self._held if self.paused else self._waiting).append(item)
                 self.counters.requests += 1
-                self.counters.waiting = len(self._waiting)
+                self._count_rows()
             else:
                 item.run()
 
@@ -204,7 +248,9 @@ class DecodeLoop:
             self.failure = None if self._stopping else error
             self._stopping = True
             items, self._inbox = list(self._inbox), deque()
-        requests = [*self._batch.rows, *self._waiting]
+        requests = [*self._batch.rows, *self._waiting, *self._held]
+        for waiter in self._drains:
+            waiter.set_exception(EngineError(f"the engine decodes no more: {error}"))
         for item in items:
             if isinstance(item, Request):
                 requests.append(item)

@@ -13,7 +13,7 @@ import torch
 import uvloop
 
 from agentgym_rl.asgi import serving
-from agentgym_rl.config import EngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.errors import EngineError
 
 from .app import App
@@ -30,7 +30,7 @@ _LAST_WORDS_S = 0.5
 def serve(
     *,
     model_dir: Path,
-    config: EngineConfig,
+    config: EmbeddedEngineConfig,
     host: str = "127.0.0.1",
     port: int = 0,
     seed: int = 0,

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from agentgym_rl.config import EngineConfig
+from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.errors import ConfigError
 
 from .decoder import Decoder, WeightLayout
@@ -42,7 +42,7 @@ class LoadedModel:
     eos_ids: Sequence[int]
 
 
-def load_model(folder: Path, config: EngineConfig) -> LoadedModel:
+def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
     """Load `folder` and check the decoder chosen against the model's own forward.
 
     Raises:
@@ -88,7 +88,7 @@ def context_limit(config: Any, wanted: int) -> int:
     return min(limit for limit in limits if limit)
 
 
-def choose_decoder(module: Any, config: EngineConfig, max_model_len: int) -> Decoder:
+def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder:
     """The first of fused, cached, uncached that fits the model and passes its self-check.
 
     Raises:
@@ -108,7 +108,7 @@ def choose_decoder(module: Any, config: EngineConfig, max_model_len: int) -> Dec
     )
 
 
-def _fused(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+def _fused(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
     """The decoder, or the reason why it does not fit; so for the other two."""
     if config.fused == "never":
         return "engine.fused is never"
@@ -120,18 +120,20 @@ def _fused(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | s
     return FusedDecoder(weights, shape, rope, _cache(module, config, max_model_len, True))
 
 
-def _cached(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+def _cached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
     obstacle = CachedDecoder.obstacle(module, max_model_len)
     if obstacle is not None:
         return obstacle
     return CachedDecoder(module, _cache(module, config, max_model_len, False))
 
 
-def _uncached(module: Any, config: EngineConfig, max_model_len: int) -> Decoder | str:
+def _uncached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
     return UncachedDecoder(module, max_slots=config.max_num_seqs, max_length=max_model_len)
 
 
-def _cache(module: Any, config: EngineConfig, max_model_len: int, transposed_keys: bool) -> SlotKV:
+def _cache(
+    module: Any, config: EmbeddedEngineConfig, max_model_len: int, transposed_keys: bool
+) -> SlotKV:
     return SlotKV(
         max_slots=config.max_num_seqs,
         max_length=max_model_len,

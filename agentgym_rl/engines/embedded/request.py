@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from agentgym_rl.engine import FinishReason
 from agentgym_rl.engines.wire import VersionSpan
@@ -95,9 +96,8 @@ class Request:
 
     def spans(self, start: int, end: int) -> list[VersionSpan]:
         """Version spans of output tokens [start, end), in indices of the whole output."""
-        ends = [first for _, first in self.version_starts[1:]] + [end]
         return [
             VersionSpan(label, max(first, start), min(last, end))
-            for (label, first), last in zip(self.version_starts, ends, strict=True)
+            for (label, first), (_, last) in pairwise([*self.version_starts, ("", end)])
             if max(first, start) < min(last, end)
         ]

@@ -1,0 +1,138 @@
+"""The command line and environment of a vLLM server."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from agentgym_rl.config import VllmEngineConfig
+
+from .build import VllmBuild, find_build
+from .plugin import DIE_WITH_PARENT, GLOO, SHM
+
+BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
+"""weights.transport -> backend of vLLM's --weight-transfer-config."""
+EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
+
+_ENTRY = "vllm.entrypoints.launchers.api_server.entry"
+
+
+def server_command(
+    config: VllmEngineConfig,
+    *,
+    model_dir: Path,
+    served_model_name: str,
+    host: str,
+    port: int,
+    index: int,
+    transport: str,
+    build: VllmBuild | None = None,
+) -> tuple[list[str], dict[str, str]]:
+    """argv of server `index`, and what to add to its environment.
+
+    `build`: what `find_build(config.python)` says, which is asked where it is None.
+
+    Raises:
+        ConfigError: see `find_build`.
+    """
+    build = build or find_build(config.python)
+    argv = [
+        # -P: nothing in the current folder may take the place of an installed package.
+        *(build.python, "-P", "-m", _ENTRY),
+        *("--model", str(model_dir)),
+        *("--served-model-name", served_model_name),
+        *("--host", host),
+        *("--port", str(port)),
+        *("--dtype", config.dtype),
+        *("--max-model-len", str(config.max_model_len)),
+        *("--max-num-seqs", str(config.max_num_seqs)),
+        *("--stream-interval", str(config.stream_interval)),
+        # Servers of one seed would sample the same tokens for the members of one group.
+        *("--seed", str(index)),
+        # The token route, and log-probs of the distribution that was really sampled from.
+        "--enable-scale-out",
+        *("--logprobs-mode", "processed_logprobs"),
+        *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),
+        *("--worker-extension-cls", EXTENSION),
+        f"--{'no-' if config.prefix_cache == 'off' else ''}enable-prefix-caching",
+        "--disable-uvicorn-access-log",
+    ]
+    if config.tensor_parallel_size > 1:
+        argv += ["--tensor-parallel-size", str(config.tensor_parallel_size)]
+    if build.is_cpu:
+        argv.append("--enforce-eager")
+    elif config.gpu_memory_utilization:
+        argv += ["--gpu-memory-utilization", f"{config.gpu_memory_utilization:g}"]
+    return [*argv, *config.flags], _environment(config, build, index, transport)
+
+
+def exec_server(
+    config: VllmEngineConfig,
+    *,
+    model_dir: Path,
+    served_model_name: str,
+    host: str,
+    port: int,
+    index: int,
+    transport: str,
+) -> NoReturn:
+    """Become server `index`: this process is the vLLM server from here on.
+
+    Raises:
+        ConfigError: see `find_build`.
+    """
+    argv, env = server_command(
+        config,
+        model_dir=model_dir,
+        served_model_name=served_model_name,
+        host=host,
+        port=port,
+        index=index,
+        transport=transport,
+    )
+    os.execvpe(argv[0], argv, {**os.environ, **env})
+
+
+def _environment(
+    config: VllmEngineConfig, build: VllmBuild, index: int, transport: str
+) -> dict[str, str]:
+    threads = str(config.num_threads)
+    env = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "VLLM_SERVER_DEV_MODE": "1",  # the routes that pause and update
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",  # the model is a folder
+        # A forked child does not load plugins again, a spawned one does.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        DIE_WITH_PARENT: "1",
+    }
+    if build.is_cpu:
+        env |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+            # The sampler's first call would compile C++ for 15 s, and be no faster after it.
+            "TORCH_COMPILE_DISABLE": "1",
+        }
+        if config.tensor_parallel_size == 1:
+            env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # two processes instead of three
+    else:
+        env |= _gpus(config, index)
+    if transport == "ipc":
+        env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # CUDA handles travel pickled
+    return env | config.env
+
+
+def _gpus(config: VllmEngineConfig, index: int) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of those visible."""
+    each = config.tensor_parallel_size
+    if config.gpus:
+        gpus = [str(gpu) for gpu in config.gpus]
+    elif config.num_servers == 1:
+        return {}
+    else:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        gpus = visible.split(",") if visible else [str(n) for n in range(each * (index + 1))]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}

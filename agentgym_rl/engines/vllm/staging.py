@@ -1,0 +1,128 @@
+"""A policy version on its way into a worker: loaded and checked beside the model that samples."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from safetensors import safe_open
+from torch import Tensor
+
+from agentgym_rl.errors import WeightsError
+
+State = Literal["idle", "staging", "ready", "failed"]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_SHOWN = 3
+
+
+class Staging:
+    """Runs `load` in a thread at once, then checks what came against `expected`.
+
+    `load` returns tensors in CPU memory of their own, which nothing changes afterwards, or raises
+    WeightsError. `path` says what is loaded, for people.
+    """
+
+    def __init__(
+        self, load: Callable[[], dict[str, Tensor]], *, path: str, expected: Shapes | None
+    ) -> None:
+        self.path = path
+        self.error = ""
+        """Why it failed; empty while it has not."""
+        self.seconds = 0.0
+        """What loading and checking took."""
+        self._load = load
+        self._expected = expected
+        self._tensors: dict[str, Tensor] | None = None
+        # A daemon: a server that ends does not wait for weights it will not serve.
+        self._thread = threading.Thread(target=self._run, name="arl-staging", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> State:
+        if self._thread.is_alive():
+            return "staging"
+        return "failed" if self._tensors is None else "ready"
+
+    def result(self, *, timeout_s: float) -> dict[str, Tensor]:
+        """The tensors.
+
+        Raises:
+            WeightsError: it failed, or was not done within `timeout_s`.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise WeightsError(f"weights {self.path} were not staged within {timeout_s:g} s")
+        if self._tensors is None:
+            raise WeightsError(self.error)
+        return self._tensors
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        try:
+            tensors = self._load()
+            if self._expected is not None:
+                check_shapes(shapes_of(tensors), self._expected, what=f"weights {self.path}")
+            self._tensors = tensors
+        except WeightsError as error:
+            self.error = str(error)
+        except Exception as error:  # a thread has nobody else to tell
+            self.error = f"weights {self.path}: {type(error).__name__}: {error}"
+        self.seconds = time.monotonic() - start
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+    """Name and shape of each tensor."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_shapes(found: Shapes, expected: Shapes, *, what: str) -> None:
+    """Names and shapes agree with those of the model.
+
+    Raises:
+        WeightsError: they do not; names the first few that differ.
+    """
+    problems = [
+        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
+        *(f"{name} is not of this model" for name in sorted(found.keys() - expected.keys())),
+        *(
+            f"{name} has shape {list(found[name])}, the model has {list(expected[name])}"
+            for name in sorted(expected.keys() & found.keys())
+            if tuple(found[name]) != tuple(expected[name])
+        ),
+    ]
+    if problems:
+        more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+        raise WeightsError(f"{what} do not fit the model: {'; '.join(problems[:_SHOWN])}{more}")
+
+
+def read_shapes(model_dir: Path) -> Shapes | None:
+    """Names and shapes a model folder's safetensors files declare; None where there are none.
+
+    Raises:
+        WeightsError: a file that is there cannot be read.
+    """
+    try:
+        return {
+            name: tuple(file.get_slice(name).get_shape())
+            for path in _weight_files(model_dir)
+            for file in [safe_open(path, framework="pt")]
+            for name in file.keys()  # noqa: SIM118 - not a mapping
+        } or None
+    except Exception as error:  # OSError, SafetensorError, and JSON of any shape
+        raise WeightsError(
+            f"cannot read the parameter shapes of {model_dir}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _weight_files(model_dir: Path) -> list[Path]:
+    index = model_dir / "model.safetensors.index.json"
+    if index.is_file():
+        names = json.loads(index.read_text())["weight_map"].values()
+        return [model_dir / name for name in sorted(set(names))]
+    single = model_dir / "model.safetensors"
+    return [single] if single.is_file() else []

@@ -1,0 +1,283 @@
+"""vLLM's side of a publication: weights are staged while it samples, and swapped in a pause.
+
+    POST /start_weight_update     drops what an earlier, unfinished update left
+    POST /update_weights          starts staging in a thread and returns at once
+    POST /collective_rpc          {"method": "arl_staging"} says how far it is (worker.py)
+    POST /finish_weight_update    swaps; fails before it touches the model, or not at all
+
+vLLM calls these in each worker between two decode steps, and an exception is a 500 for the client.
+"""
+
+# vllm is not in the environment that checks types.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.parallel_state import get_world_group
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.broadcast import BroadcastGroup
+from agentgym_rl.weights.files import read_version
+
+from .staging import Shapes, Staging, read_shapes, shapes_of
+from .swap import swap_weights
+
+_log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
+
+_TIED_HEAD = "lm_head.weight"
+_LAST_WORDS_S = 0.1
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """`init_info` of arl-shm."""
+
+    timeout_s: float = 60.0
+    """Longest wait of a finish for staging that is still under way."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """`update_info` of arl-shm."""
+
+    path: str = ""
+    """A safetensors file of `weights.files.write_version`."""
+    discard: bool = False
+    """True: drop the update instead. It is answered with an error, which is what makes vLLM
+    forget that an update is under way."""
+
+
+class StagedTransfer(WeightTransferEngine[Any, Any]):
+    """Staging beside the model, one swap in the pause; subclasses say where tensors come from."""
+
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timeout_s = InitInfo.timeout_s
+        self._staging: Staging | None = None
+        self._expected: Shapes | None = read_shapes(Path(self.model_config.model))
+
+    @abstractmethod
+    def load(self, update_info: Any) -> dict[str, Tensor]:
+        """The update's tensors in private CPU memory, verified; runs in the staging thread.
+
+        Raises:
+            WeightsError: they cannot be had, or are damaged.
+        """
+
+    def status(self) -> dict[str, str]:
+        """How far staging is, as `worker.StagingExtension` answers it."""
+        staging = self._staging
+        if staging is None:
+            return {"state": "idle", "error": "", "path": ""}
+        return {"state": staging.state, "error": staging.error, "path": staging.path}
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self._timeout_s = init_info.timeout_s
+
+    def start_weight_update(self) -> None:
+        self.drop()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Start staging; see the head of this file.
+
+        Raises:
+            WeightsError: `discard`, or a second file in one update.
+        """
+        info = self.parse_update_info(update_info)
+        if info.discard:
+            self.drop()
+            raise WeightsError("weight update discarded, as asked for; the old weights serve on")
+        if self._staging is not None:
+            raise WeightsError("an update is one /update_weights; start another for more weights")
+        self.receive_weights(info)
+
+    def receive_weights(self, update_info: Any) -> None:
+        def load() -> dict[str, Tensor]:
+            tensors = self.load(update_info)
+            if self._is_tied():  # some models' files hold the tied head a second time
+                tensors.pop(_TIED_HEAD, None)
+            return tensors
+
+        expected = self._expected
+        if expected is not None and self._is_tied():
+            expected = {name: shape for name, shape in expected.items() if name != _TIED_HEAD}
+        self._staging = Staging(load, path=update_info.path, expected=expected)
+
+    def finish_weight_update(self) -> None:
+        """Swap in what is staged.
+
+        Raises:
+            WeightsError: nothing is staged, it failed, or it is not ready in time, here or in
+                another worker of this server. The model has not been touched.
+        """
+        start = time.monotonic()
+        tensors = self._agreed()
+        ready = time.monotonic()
+        try:
+            swap_weights(self.model, self.model_config, self.device, tensors)
+        except BaseException:
+            _log.critical("the swap of %s failed half way: ending the process", self.status())
+            self._condemn()
+            raise
+        assert self._staging is not None
+        _log.info(
+            "weights %s: staged in %.3f s, finish waited %.3f s, swapped in %.3f s",
+            *(self._staging.path, self._staging.seconds),
+            *(ready - start, time.monotonic() - ready),
+        )
+        self._expected = self._expected or shapes_of(tensors)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the update; a thread that still runs ends by itself, for nobody."""
+        self._staging = None
+
+    def shutdown(self) -> None:
+        self.drop()
+
+    def _condemn(self) -> None:
+        """Neither the old policy nor the new one: this model must not sample another token.
+
+        The process ends once it has had the time to say why; vLLM then ends the server.
+        """
+
+        def refuse(*_: Any) -> None:
+            raise RuntimeError("the model is half swapped")
+
+        self.model.register_forward_pre_hook(refuse)
+        threading.Timer(_LAST_WORDS_S, os._exit, (1,)).start()
+
+    def _is_tied(self) -> bool:
+        return bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
+
+    def _agreed(self) -> dict[str, Tensor]:
+        """The staged tensors, once every worker of this server has its own."""
+        tensors: dict[str, Tensor] = {}
+        failure = ""
+        try:
+            if self._staging is None:
+                raise WeightsError("nothing is staged: /update_weights comes before the finish")
+            tensors = self._staging.result(timeout_s=self._timeout_s)
+        except WeightsError as error:
+            failure = str(error)
+        world = get_world_group()
+        if world.world_size > 1:
+            failures = torch.tensor([bool(failure)], dtype=torch.int32)
+            torch.distributed.all_reduce(failures, group=world.cpu_group)
+            if failures.item() and not failure:
+                failure = "another worker of this server has not staged these weights"
+        if failure:
+            raise WeightsError(failure)
+        return tensors
+
+
+class SharedMemoryTransfer(StagedTransfer):
+    """arl-shm: a safetensors file in a folder that trainer and worker both see."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def load(self, update_info: UpdateInfo) -> dict[str, Tensor]:
+        tensors = read_version(Path(update_info.path))
+        # The file may be removed or overwritten before the swap: keep a copy of our own.
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+@dataclass
+class GlooInitInfo(WeightTransferInitInfo):
+    """`init_info` of arl-gloo: where the trainer (rank 0) waits for this server's workers."""
+
+    master_address: str
+    master_port: int
+    rank_offset: int
+    """Rank of this server's first worker."""
+    world_size: int
+    """Trainer and all workers of all servers."""
+    timeout_s: float = 60.0
+    """Longest meeting, and longest broadcast."""
+
+
+@dataclass
+class GlooUpdateInfo(UpdateInfo):
+    """`update_info` of arl-gloo: what the trainer broadcasts next. `path` is only shown."""
+
+    names: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    """As torch names them, "bfloat16" or "torch.bfloat16"."""
+    shapes: list[list[int]] = field(default_factory=list)
+    crc32: str = ""
+
+
+class GlooTransfer(StagedTransfer):
+    """arl-gloo: broadcast over sockets from the trainer, received while the model samples."""
+
+    init_info_cls = GlooInitInfo
+    update_info_cls = GlooUpdateInfo
+    _meeting: _Meeting | None = None
+
+    def init_transfer_engine(self, init_info: GlooInitInfo) -> None:
+        """Begin to meet the others, in a thread: a failure shows in the next staging."""
+        self.shutdown()
+        self._timeout_s = init_info.timeout_s
+        self._meeting = _Meeting(init_info, rank=init_info.rank_offset + get_world_group().rank)
+
+    def load(self, update_info: GlooUpdateInfo) -> dict[str, Tensor]:
+        if self._meeting is None:
+            raise WeightsError("no broadcast group: /init_weight_transfer_engine comes first")
+        dtypes = [getattr(torch, name.removeprefix("torch.")) for name in update_info.dtypes]
+        group = self._meeting.group()
+        return group.receive(update_info.names, dtypes, update_info.shapes, update_info.crc32)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._meeting = None  # the group goes with its last user
+
+
+class _Meeting:
+    """A broadcast group that is being joined in a thread, so that sampling goes on meanwhile."""
+
+    def __init__(self, info: GlooInitInfo, *, rank: int) -> None:
+        self._info = info
+        self._rank = rank
+        self._group: BroadcastGroup | None = None
+        self._error = ""
+        self._thread = threading.Thread(target=self._join, name="arl-meeting", daemon=True)
+        self._thread.start()
+
+    def group(self) -> BroadcastGroup:
+        """Raises WeightsError when the members have not met in time."""
+        self._thread.join(self._info.timeout_s)
+        if self._group is None:
+            raise WeightsError(self._error or "the broadcast group has not met in time")
+        return self._group
+
+    def _join(self) -> None:
+        info = self._info
+        try:
+            self._group = BroadcastGroup(
+                address=info.master_address,
+                port=info.master_port,
+                rank=self._rank,
+                world_size=info.world_size,
+                timeout_s=info.timeout_s,
+            )
+        except WeightsError as error:
+            self._error = str(error)

@@ -1,0 +1,105 @@
+"""Weight files that are bad: refused with the reason, and the old weights serve on."""
+
+import asyncio
+
+import pytest
+import torch
+
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.errors import EngineError, WeightsError
+from agentgym_rl.weights.files import write_version
+
+
+def _break(tensors, path, how):
+    data = path.read_bytes()
+    match how:
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "flipped bit":
+            path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+        case "garbage":
+            path.write_bytes(b"not safetensors at all")
+        case "absent":
+            path.unlink()
+        case _:
+            name = "model.norm.weight"
+            other = dict(tensors)
+            if how == "missing tensor":
+                del other[name]
+            elif how == "unknown tensor":
+                other["model.extra.weight"] = torch.zeros(3)
+            elif how == "wrong shape":
+                other[name] = torch.zeros(7)
+            elif how == "wrong dtype":
+                other[name] = other[name].to(torch.float16)
+            elif how == "not finite":
+                other[name] = torch.full_like(other[name], float("nan"))
+            elif how == "untied":
+                other["lm_head.weight"] = other["model.embed_tokens.weight"] + 1
+            write_version(path.parent, 5, other)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("truncated", "flipped bit", "garbage", "absent", "missing tensor", "unknown tensor"),
+        *("wrong shape", "wrong dtype", "not finite", "untied"),
+    ],
+)
+def test_a_bad_file_is_refused_and_the_old_weights_serve_on(
+    model_dir, served, plain_logprobs, perturbed, call, tmp_path, how
+):
+    folder = model_dir("qwen3")
+    tensors = perturbed(folder, 11)
+    path = write_version(tmp_path, 5, tensors)
+    _break(tensors, path, how)
+
+    async def scenario():
+        async with served(folder) as (client, _):
+            with pytest.raises(WeightsError, match=r"v5\.safetensors"):
+                await client.update_weights(str(path), version=5)
+            finish = client.url + "/finish_weight_update"
+            status, reply = await call(finish, "POST", {"weight_version": "0.5"})
+            assert (status, "no weights are staged" in str(reply)) == (400, True)
+            assert (await client.info()).version == 0
+            sampling = SamplingParams(max_tokens=5)
+            async for delta in client.generate([8, 9], sampling, request_id="a", session_id="a"):
+                return delta
+
+    delta = asyncio.run(scenario())
+    assert set(delta.versions) == {0}
+    assert delta.logprobs == pytest.approx(
+        plain_logprobs(folder, [8, 9], delta.token_ids), abs=1e-4
+    )
+
+
+def test_update_weights_wants_a_start_first(model_dir, served, call):
+    async def scenario():
+        async with served(model_dir("qwen3")) as (client, _):
+            body = {"update_info": {"path": "/nowhere"}}
+            return await call(client.url + "/update_weights", "POST", body)
+
+    status, reply = asyncio.run(scenario())
+    assert (status, "start_weight_update first" in str(reply)) == (400, True)
+
+
+def test_weights_that_overflow_fail_the_request_and_not_the_engine(
+    model_dir, served, perturbed, tmp_path
+):
+    good = perturbed(model_dir("qwen3"), 14)
+    huge = {"model.norm.weight": torch.full_like(good["model.norm.weight"], 3e38)}
+    wild = write_version(tmp_path, 1, good | huge)
+    tame = write_version(tmp_path, 2, good)
+
+    async def scenario():
+        async with served(model_dir("qwen3"), ends=False) as (client, _):
+            await client.update_weights(str(wild), version=1)
+            sampling = SamplingParams(max_tokens=4)
+            call = client.generate([5], sampling, request_id="a", session_id="a")
+            with pytest.raises(EngineError, match=r"version 0\.1 gave logits that are not finite"):
+                await anext(call)
+            await client.update_weights(str(tame), version=2)
+            async for delta in client.generate([5], sampling, request_id="b", session_id="b"):
+                return delta
+
+    assert asyncio.run(scenario()).versions == [2] * 4

