@@ -18,7 +18,7 @@ import msgspec
 
 from agentgym_rl.asgi import BodyTooLarge, Receive, Scope, Send, header, read_body, reply
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engine import Engine
+from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
@@ -39,11 +39,11 @@ class ClientGone(ConnectionError):
 
 
 class GatewayApp:
-    """Answers chat completions for the sessions of `sessions`, sampling from `engine`."""
+    """Answers chat completions for the sessions of `sessions`, sampling from `sampler`."""
 
     def __init__(
         self,
-        engine: Engine,
+        sampler: Sampler,
         chat: ChatFormat,
         sessions: SessionTable,
         *,
@@ -51,7 +51,7 @@ class GatewayApp:
         model_name: str,
         max_model_len: int,
     ) -> None:
-        self._engine = engine
+        self._sampler = sampler
         self._chat = chat
         self._sessions = sessions
         self._config = config
@@ -93,8 +93,8 @@ class GatewayApp:
                     )
                     head = Reply(f"chatcmpl-{turn.id}", model=self._model_name)
                     if request.stream:
-                        return await stream_turn(turn, self._engine, head, stream)
-                    body = await _whole(turn, self._engine, head)
+                        return await stream_turn(turn, self._sampler, head, stream)
+                    body = await _whole(turn, self._sampler, head)
         except ApiError as error:
             if not stream.started:
                 raise
@@ -111,8 +111,8 @@ class GatewayApp:
             raise ApiError(408, "The request body did not arrive in time.") from error
 
 
-async def _whole(turn: Turn, engine: Engine, head: Reply) -> bytes:
-    async with aclosing(turn.events(engine)) as batches:
+async def _whole(turn: Turn, sampler: Sampler, head: Reply) -> bytes:
+    async with aclosing(turn.events(sampler)) as batches:
         async for _ in batches:
             pass
     return head.whole(

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
-from .tree import Sampled, Tree
+from .tree import Sample, Sampled, Tree
 
 _NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
 
@@ -19,7 +20,7 @@ def export_rows(tree: Tree, *, train: bool) -> list[Row]:
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only ever continued is one row. With `train` False, and on
-    greedy turns and tokens without a real log-prob, nothing trains.
+    greedy turns and tokens without a real log-prob or with an unknown version, nothing trains.
     """
     paths = [_path(node) for node in tree.turns if not node.extended]
     owner: dict[int, int] = {}
@@ -49,6 +50,7 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
     mask: list[bool] = []
     logprobs: list[float] = []
     versions: list[int] = []
+    admitted: list[int] = []
     temperatures: list[float] = []
     turns: list[int] = []
     times_s: list[float] = []
@@ -56,10 +58,11 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
         fed, sample = len(node.context.ids), node.sample
         sampled, train = len(sample.ids), sample.temperature > 0 and trains(node)
         tokens += node.context.ids + sample.ids
-        mask += [False] * fed + [train and _is_real(lp) for lp in sample.logprobs]
+        mask += [False] * fed + [train and ok for ok in _trainable(sample)]
         # a masked token's log-prob must not reach a ratio as inf or NaN
         logprobs += [0.0] * fed + [lp if _is_real(lp) else 0.0 for lp in sample.logprobs]
         versions += [NOT_SAMPLED] * fed + sample.versions
+        admitted += [NOT_SAMPLED] * fed + sample.admitted
         temperatures += [0.0] * fed + [sample.temperature] * sampled
         turns += [-1] * fed + [node.turn] * sampled
         times_s += [0.0] * fed + sample.times_s
@@ -68,10 +71,17 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
         loss_mask=np.array(mask, np.bool_),
         behavior_logprobs=np.array(logprobs, np.float32),
         policy_versions=np.array(versions, np.int32),
+        admitted_versions=np.array(admitted, np.int32),
         temperatures=np.array(temperatures, np.float32),
         turn_ids=np.array(turns, np.int32),
         times_s=np.array(times_s, np.float64),
     )
+
+
+def _trainable(sample: Sample) -> list[bool]:
+    """Per token: a policy that can be named gave it a log-prob that is one."""
+    pairs = zip(sample.logprobs, sample.versions, strict=True)
+    return [_is_real(logprob) and version != UNKNOWN_VERSION for logprob, version in pairs]
 
 
 def _is_real(logprob: float) -> bool:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from agentgym_rl.asgi import serving
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engine import Engine
+from agentgym_rl.engine import Sampler
 
 from .app import GatewayApp
 from .chat import ChatFormat
@@ -15,14 +15,14 @@ from .sessions import Session, SessionRecord, SessionSampling, SessionTable
 
 
 class Gateway:
-    """Stands between agents, which speak OpenAI's API, and one engine, which speaks tokens.
+    """Stands between agents, which speak OpenAI's API, and a sampler, which speaks tokens.
 
     `max_model_len`: context length in tokens, prompt and reply together.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        sampler: Sampler,
         chat: ChatFormat,
         *,
         config: GatewayConfig,
@@ -32,7 +32,7 @@ class Gateway:
         self._config = config
         self._sessions = SessionTable()
         self.app = GatewayApp(
-            engine,
+            sampler,
             chat,
             self._sessions,
             config=config,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import Row
 
@@ -36,6 +37,7 @@ COUNTERS: Mapping[str, str] = {
     "undelivered_turns": "turns aborted because the client left or the session was closed",
     "overflows": "requests refused because the prompt left no room to sample",
     "sampled_tokens": "tokens of answered turns",
+    "unknown_version_tokens": "of these: nobody can name the policy, so they do not train",
     "trained_tokens": "of these: with loss_mask True",
 }
 """What a session counts, all of them always."""
@@ -140,6 +142,7 @@ class Session:
         cause = self.tree.commit(context, sample, reply, request=request)
         self._messages = [*messages, reply]
         self.counters["sampled_tokens"] += len(sample.ids)
+        self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
         if cause is not None:
             self.counters["forks"] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from agentgym_rl.asgi import Send
-from agentgym_rl.engine import Engine
+from agentgym_rl.engine import Sampler
 
 from .errors import ApiError
 from .replies import DONE, Reply, delta_of, error_event
@@ -33,7 +33,7 @@ class EventStream:
         await self.write(error_event(error.body), last=True)
 
 
-async def stream_turn(turn: Turn, engine: Engine, reply: Reply, stream: EventStream) -> None:
+async def stream_turn(turn: Turn, sampler: Sampler, reply: Reply, stream: EventStream) -> None:
     """Sample a turn and send it: role, content and calls, finish, usage if asked, [DONE].
 
     The turn is recorded before its finish is sent. Log-probs come with the finish, all at once.
@@ -43,7 +43,7 @@ async def stream_turn(turn: Turn, engine: Engine, reply: Reply, stream: EventStr
     """
     begun = False
     position = 0
-    async with aclosing(turn.events(engine)) as batches:
+    async with aclosing(turn.events(sampler)) as batches:
         async for events in batches:
             chunks: list[bytes] = []
             if not begun:

@@ -54,11 +54,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the engine returned for one turn; the four lists have one entry per token."""
+    """What the engine returned for one turn; the lists have one entry per token.
+
+    While the turn is being sampled, `versions` may lag behind.
+    """
 
     ids: list[int]
     logprobs: list[float]
     versions: list[int]
+    admitted: list[int]
+    """The version known to serve when the token's request was sent."""
     times_s: list[float]
     temperature: float
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal, cast
 
-from agentgym_rl.engine import Delta, Engine, FinishReason, SamplingParams
+from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
 
 from .chat import ChatFormat, Detokenizer
@@ -42,7 +42,7 @@ class Turn:
         self.prompt = prompt
         self.number = number
         self.id = session.request_id(number)
-        self.sample = Sample([], [], [], [], temperature=sampling.temperature)
+        self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
         self._context = context
         self._chat = chat
         self._sampling = sampling
@@ -54,13 +54,14 @@ class Turn:
         self._content: list[str] = []
         self._calls: list[ToolCall] = []
 
-    async def events(self, engine: Engine) -> AsyncGenerator[list[Event], None]:
+    async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
         """Sample; what each delta adds to the message, then what its end adds.
 
         Raises:
-            EngineError: the engine failed, or gave up before the turn ended.
+            EngineError: the engine failed, gave up before the turn ended, or did not say which
+                policy sampled it.
         """
-        deltas = engine.generate(
+        deltas = sampler.generate(
             self.prompt,
             self._sampling,
             request_id=self.id,
@@ -70,9 +71,7 @@ class Turn:
         async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
             async for delta in stream:
                 yield self._keep(self._take(delta))
-        if self._finish is None or self._finish == "abort":
-            how = "without a finish_reason" if self._finish is None else "by an abort"
-            raise EngineError(f"the engine ended a turn {how} after {len(self.sample.ids)} tokens")
+        self._check_end()
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
         yield self._keep(self._parser.feed(text) + self._parser.finish())
 
@@ -127,13 +126,24 @@ class Turn:
         counters["length_turns"] += self._finish == "length"
         return message
 
+    def _check_end(self) -> None:
+        count, named = len(self.sample.ids), len(self.sample.versions)
+        if self._finish is None or self._finish == "abort":
+            how = "without a finish_reason" if self._finish is None else "by an abort"
+            raise EngineError(f"the engine ended a turn {how} after {count} tokens")
+        if named != count:
+            raise EngineError(
+                f"the engine sampled {count} tokens and named the policy versions of {named}"
+            )
+
     def _take(self, delta: Delta) -> list[Event]:
         ids, sample = list(delta.token_ids), self.sample
-        if not len(ids) == len(delta.logprobs) == len(delta.versions) == len(delta.times_s):
+        if not len(ids) == len(delta.logprobs) == len(delta.times_s):
             raise EngineError("the engine returned token lists of different lengths")
         sample.ids.extend(ids)
         sample.logprobs.extend(delta.logprobs)
         sample.versions.extend(delta.versions)
+        sample.admitted.extend([delta.admitted_version] * len(ids))
         sample.times_s.extend(delta.times_s)
         self._finish = delta.finish_reason
         shown = self._held + ids

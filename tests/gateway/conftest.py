@@ -2,20 +2,25 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engine import Sampler
 from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import Session, SessionSampling
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
+
+sys.path.insert(0, str(Path(__file__).parent))  # for routed, which several files share
 
 END = "<|im_end|>"
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
@@ -83,10 +88,10 @@ class Answer:
 
 
 class Stage:
-    """A gateway over `engine`, and requests straight into its ASGI app."""
+    """A gateway over a sampler, and requests straight into its ASGI app."""
 
     def __init__(self, chat: ChatFormat, script: Any, **options: Any) -> None:
-        self.engine = script if isinstance(script, ScriptedEngine) else ScriptedEngine(script)
+        self.engine = script if isinstance(script, Sampler) else ScriptedEngine(script)
         self.gateway = Gateway(
             self.engine,
             chat,
@@ -193,6 +198,7 @@ def check_exact(
             times_trained[index] += mask == {True}
         assert not row.loss_mask[~sampled].any()
         assert (row.policy_versions[~sampled] == NOT_SAMPLED).all()
+        assert (row.admitted_versions[~sampled] == NOT_SAMPLED).all()
         assert (row.turn_ids[~sampled] == -1).all()
         for unsampled in (row.behavior_logprobs, row.temperatures, row.times_s):
             assert not unsampled[~sampled].any()

@@ -53,7 +53,7 @@ def _retokenized(chat, sample):
     if ids == sample.ids:
         return sample
     size = len(ids)
-    return Sample(ids, [-1.0] * size, [0] * size, [1.0] * size, sample.temperature)
+    return Sample(ids, [-1.0] * size, [0] * size, [0] * size, [1.0] * size, sample.temperature)
 
 
 class RetokenizingTree(Tree):
@@ -145,7 +145,7 @@ def test_a_weight_update_inside_a_turn_is_stamped_by_the_engine(stage, spell, wo
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(scene.play(session, []))
             await asyncio.sleep(0.012)
-            await engine.pause(recompute=False)
+            await engine.pause(interrupt="keep")
             await engine.update_weights("", version=1)
             await engine.resume()
 

@@ -1,0 +1,263 @@
+"""Several engines as one: sessions keep to their engine, and turns outlive it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Literal
+
+from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
+from agentgym_rl.errors import ConfigError, EngineError
+
+from .replicas import SHUNNED_S, Replica, Replicas
+from .segment import PendingTurn, Segment, joined
+
+COUNTERS: Mapping[str, str] = {
+    "failovers": "times a turn went on after its replica had failed or left",
+    "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
+    "discarded_tokens": "tokens sampled again: an update left their version in doubt (no spans)",
+    "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",
+    "affinity_misses": "requests sent elsewhere than the session's last one",
+    "waits": "requests that found no replica to go to, and waited",
+}
+"""What a router counts, all of them always."""
+
+_MAX_FAILURES = 5
+"""Failures of engines a turn survives. Replicas that leave are not counted here: those are
+removed on purpose."""
+_MAX_SEGMENTS = 200
+"""Requests a turn may take altogether. An update costs a turn one or two, so what reaches this is
+an engine that aborts everything."""
+
+
+class Router(Sampler):
+    """Samples from whichever replica suits, and goes on elsewhere when that one fails or leaves.
+
+    The caller sees one stream: tokens as they come, one finish_reason at the end. What a turn has
+    so far is the prompt of its next segment, which has a seed of its own. Stop strings are found
+    within a segment only. One event loop only.
+
+    `interrupt` is what an update does to requests in flight; `salt` "by_version" keeps KV caches
+    of different policy versions apart, "none" does not; `wait_s` bounds every wait for a replica;
+    `on_failure(name, error)` is called whenever a replica in service has failed a request.
+    """
+
+    def __init__(
+        self,
+        *,
+        interrupt: Interrupt,
+        salt: Literal["by_version", "none"] = "by_version",
+        wait_s: float,
+        on_failure: Callable[[str, EngineError], None] | None = None,
+    ) -> None:
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self._interrupt: Interrupt = interrupt
+        self._salted = salt == "by_version"
+        self._wait_s = wait_s
+        self._on_failure = on_failure
+        self._replicas = Replicas()
+        self._updating_to: int | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------------ replicas
+    @property
+    def serving(self) -> list[str]:
+        """The names of the replicas in service."""
+        return self._replicas.names
+
+    def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
+        """Put an engine in service, which serves `version` now.
+
+        `has_spans` False: it does not say which version sampled each token. It then gets no
+        requests during updates, and an update must end all those in flight.
+
+        Raises:
+            ConfigError: `has_spans` is False, and updates do not abort.
+            ValueError: a replica of that name is in service.
+        """
+        if not has_spans and self._interrupt != "abort":
+            raise ConfigError(
+                f"engine {name!r} does not say which policy version sampled a token, so every "
+                f"update must end its requests: got rollout.interrupt = {self._interrupt!r}, "
+                "use 'abort'"
+            )
+        self._replicas.add(Replica(name, engine, version, has_spans))
+
+    def remove(self, name: str) -> None:
+        """Take a replica out of service; its turns go on elsewhere at once. Idempotent.
+
+        Call it from the event loop.
+        """
+        self._replicas.remove(name)
+
+    def begin_update(self, version: int) -> None:
+        """Call before any replica may begin to serve `version`; again if that was given up."""
+        self._updating_to = version
+        self._replicas.begin_update()
+
+    def end_update(self, version: int, names: Iterable[str]) -> None:
+        """The replicas `names` now serve `version`, the others what they served; none is between.
+
+        Names that have left service since are passed over.
+
+        Raises:
+            ValueError: no update to `version` has begun.
+        """
+        if version != self._updating_to:
+            raise ValueError(
+                f"end of an update to version {version}, but the update under way is to "
+                f"{self._updating_to}"
+            )
+        self._updating_to = None
+        self._replicas.end_update(version, names)
+
+    async def wait_serving(self, *, who: str, timeout_s: float) -> None:
+        """Wait until some replica is in service.
+
+        Raises:
+            TimeoutError: none was for `timeout_s`; names `who`.
+        """
+        await self._replicas.changes.wait_for(
+            lambda: bool(self.serving), who=who, what="an engine that serves", timeout_s=timeout_s
+        )
+
+    async def close(self) -> None:
+        """Take no more requests, and fail those in flight.
+
+        The engines stay open: they belong to whoever added them.
+        """
+        self._closed = True
+        for name in self.serving:
+            self.remove(name)
+        self._replicas.changes.notify()
+
+    # ------------------------------------------------------------------ sampling
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        session_id: str,
+        stream: bool = False,
+        cache_salt: str = "",
+    ) -> AsyncIterator[Delta]:
+        """See `Sampler.generate`. With `stream` False everything comes at the end, in one delta
+        for each admitted version: one, unless an update made the turn go on elsewhere.
+
+        Raises:
+            RequestRefused, ContextLengthError: from the engine, as they are.
+            EngineError: engines failed more often than a turn survives, or none served in time.
+        """
+        turn = PendingTurn(list(token_ids), sampling, request_id, session_id, cache_salt)
+        async with aclosing(self._sample(turn)) as deltas:
+            if stream:
+                async for delta in deltas:
+                    yield delta
+                return
+            whole = list(joined([delta async for delta in deltas]))
+        for delta in whole:
+            yield delta
+
+    async def _sample(self, turn: PendingTurn) -> AsyncGenerator[Delta, None]:
+        while True:
+            segment = Segment(await self._choose(turn), self._replicas)
+            async with aclosing(self._send(turn, segment)) as deltas:
+                async for delta in deltas:
+                    turn.token_ids.extend(delta.token_ids)
+                    yield delta
+                    if delta.finish_reason is not None:
+                        return
+            self._account(segment)
+            end = turn.end(segment)
+            if end is not None:
+                yield end
+                return
+            await self._recover(turn, segment)
+
+    def _send(self, turn: PendingTurn, segment: Segment) -> AsyncGenerator[Delta, None]:
+        request_id = turn.next_request_id()
+        salts = (self._salt(segment, request_id), turn.cache_salt)
+        return segment.deltas(
+            list(turn.token_ids),
+            turn.next_sampling(),
+            request_id=request_id,
+            session_id=turn.session_id,
+            cache_salt="-".join(filter(None, salts)),
+        )
+
+    def _salt(self, segment: Segment, request_id: str) -> str:
+        """Who shares cached KV with this request: those of the same version, known for certain.
+
+        During an update a request may reach the engine on either side of the swap, and nobody
+        here can tell on which. It must then neither read KV of the one version as if it were of
+        the other, nor leave its own for others to read: its salt is its own. So whatever was
+        cached under "v7" was asked for when 7 was the version, and a token *sampled* by 7 in a
+        request asked for at 7 stands on KV of 7 alone: that is why policy version == admitted
+        version means clean KV. (A request that left before the update and arrived after it may
+        leave KV of 8 under "v7", but only for others as late, whose tokens are of 8 too.)
+        """
+        if not self._salted:
+            return ""
+        if segment.steady:
+            return f"v{segment.version}"
+        return "r" + hashlib.blake2b(request_id.encode(), digest_size=16).hexdigest()
+
+    async def _choose(self, turn: PendingTurn) -> Replica:
+        """A replica for the turn's next segment; waits for one if need be."""
+        replicas = self._replicas
+        self.counters["waits"] += not (replicas.open or self._closed)
+        try:
+            await replicas.changes.wait_for(
+                lambda: self._closed or bool(replicas.open),
+                who=f"request {turn.request_id}",
+                what=f"an engine that takes requests (in service: {self.serving or 'none'})",
+                timeout_s=self._wait_s,
+            )
+        except TimeoutError as error:
+            raise EngineError(str(error)) from error
+        if self._closed:
+            raise EngineError(f"request {turn.request_id}: the router was closed")
+        replica, moved = replicas.choose(turn.session_id)
+        self.counters["affinity_misses"] += moved
+        return replica
+
+    def _account(self, segment: Segment) -> None:
+        """Count how an unfinished segment ended; tell whoever looks after the replica."""
+        replica = segment.replica
+        self.counters["discarded_tokens"] += segment.num_discarded
+        self.counters["unknown_version_tokens"] += segment.num_unknown
+        if segment.error is not None:
+            replica.shun()
+            if self._on_failure is not None:
+                self._on_failure(replica.name, segment.error)
+
+    async def _recover(self, turn: PendingTurn, segment: Segment) -> None:
+        """Return when the turn may go on.
+
+        Raises:
+            EngineError: it has been interrupted too often.
+        """
+        replica, error = segment.replica, segment.error
+        if turn.num_segments >= _MAX_SEGMENTS:
+            raise EngineError(
+                f"request {turn.request_id} was interrupted {turn.num_segments} times, the last "
+                f"time by {replica.name}: {error or 'aborted'}"
+            )
+        if error is None and not replica.gone:
+            self.counters["resubmissions"] += 1
+            return
+        turn.num_failures += error is not None
+        if error is not None and turn.num_failures > _MAX_FAILURES:
+            raise error
+        self.counters["failovers"] += 1
+        # Where all have just failed, one is asked again, but not at once: whoever looks after
+        # them may be about to remove it.
+        with suppress(TimeoutError):
+            await self._replicas.changes.wait_for(
+                lambda: bool(self._replicas.healthy or not self._replicas.open),
+                who=f"request {turn.request_id}",
+                what="an engine that has not just failed",
+                timeout_s=SHUNNED_S,
+            )
