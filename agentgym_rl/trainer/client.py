@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 
 from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.errors import TrainerError
@@ -12,7 +13,7 @@ from agentgym_rl.weights.wire import call
 _CALL_TIMEOUT_S = 30.0
 """Longest wait for one answer; the controller answers 204 well before."""
 _PAUSE_S = 0.02
-"""Between two asks for a batch that is not complete."""
+"""Between two asks for a batch that is not complete, or an engine that does not serve yet."""
 
 
 class RunEnding(Exception):
@@ -24,10 +25,7 @@ class ControllerClient:
 
     def __init__(self, url: str, token: str):
         self._url = url
-        self._headers = {
-            "Authorization": f"Bearer {token}",
-            "Content-Type": "application/msgpack",
-        }
+        self._headers = {"Authorization": f"Bearer {token}"}
 
     def batch(self, step: int, *, rank: int, timeout_s: float) -> BatchShard:
         """This rank's shard of batch `step`; waits until the batch is complete.
@@ -48,24 +46,53 @@ class ControllerClient:
                 )
             time.sleep(_PAUSE_S)
 
+    def begin_publication(self, version: int, *, timeout_s: float) -> dict[str, str]:
+        """URLs by name of the engines that shall get `version`; waits until there is one.
+
+        Until `end_publication` no other engine begins to serve.
+
+        Raises:
+            RunEnding: no more versions are wanted.
+            TrainerError: no engine within `timeout_s`, or the controller is gone or refuses.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status, body = self._post_json("/publish/begin", {"version": version})
+            if status == 200:
+                return _engines(body, version)
+            if time.monotonic() > deadline:
+                raise TrainerError(
+                    f"no engine was there to take policy version {version} within "
+                    f"{timeout_s:.0f} s: see logs/engine-*.log for what became of them"
+                )
+            time.sleep(_PAUSE_S)
+
+    def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None:
+        """Tell the controller which engines serve `version` now, and which failed, and why."""
+        said = {"version": version, "served": list(served), "failed": dict(failed)}
+        self._post_json("/publish/end", said)
+
     def report(self, report: StepReport) -> None:
         """Tell the controller that a step is trained and published."""
-        self._call("POST", "/report", report.pack())
+        self._call("POST", "/report", report.pack(), "application/msgpack")
 
     def ready(self, rank: int) -> None:
         """Tell the controller that this rank has loaded its model."""
-        self._call("POST", "/ready", json.dumps({"rank": rank}).encode())
+        self._post_json("/ready", {"rank": rank})
 
-    def _call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def _post_json(self, path: str, content: object) -> tuple[int, bytes]:
+        return self._call("POST", path, json.dumps(content).encode(), "application/json")
+
+    def _call(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = ""
+    ) -> tuple[int, bytes]:
         what = f"controller {self._url}: {method} {path}"
+        headers = {**self._headers, "Content-Type": content_type} if body else self._headers
         try:
             status, reply = call(
-                self._url,
-                method,
-                path,
-                body=body,
-                headers=self._headers,
-                timeout_s=_CALL_TIMEOUT_S,
+                self._url, method, path, body=body, headers=headers, timeout_s=_CALL_TIMEOUT_S
             )
         except OSError as error:
             raise TrainerError(f"{what}: {type(error).__name__}: {error}") from error
@@ -84,3 +111,15 @@ def _shard(body: bytes, step: int) -> BatchShard:
     if shard.step != step:
         raise TrainerError(f"asked for batch {step}, got batch {shard.step}")
     return shard
+
+
+def _engines(body: bytes, version: int) -> dict[str, str]:
+    try:
+        engines = json.loads(body)["engines"]
+        if not all(isinstance(item, str) for pair in engines.items() for item in pair):
+            raise ValueError("names and URLs must be text")
+        return dict(engines)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TrainerError(
+            f"publication of version {version}: the controller names no engines: {body[:200]!r}"
+        ) from error

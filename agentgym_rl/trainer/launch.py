@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from agentgym_rl.config import Config
@@ -17,7 +16,6 @@ def trainer_processes(
     run_dir: Path,
     weights_dir: Path,
     controller_url: str,
-    engine_urls: Sequence[str],
     rendezvous: str,
     token: str,
 ) -> list[ProcessSpec]:
@@ -32,7 +30,6 @@ def trainer_processes(
                 *("--run", str(run_dir)),
                 *("--weights", str(weights_dir)),
                 *("--controller", controller_url),
-                *("--engines", ",".join(engine_urls)),
                 *("--rank", str(rank)),
                 *("--rendezvous", rendezvous),
             ],

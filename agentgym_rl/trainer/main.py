@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
-from agentgym_rl.weights.publish import Publisher
 
 from .checkpoint import config_hash, save_checkpoint
 from .client import ControllerClient, RunEnding
@@ -40,7 +39,6 @@ def run(
     run_dir: Path,
     weights_dir: Path,
     controller_url: str,
-    engine_urls: Sequence[str],
     rank: int = 0,
     world_size: int = 1,
     rendezvous: str = "",
@@ -58,14 +56,20 @@ def run(
     """
     torch.set_num_threads(config.trainer.num_threads)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
-    versions = _versions_out(config, weights_dir, run_dir, engine_urls, incarnation)
+    versions = VersionsOut(
+        config,
+        client=client,
+        folder=weights_dir,
+        kept=run_dir / "weights",
+        incarnation=incarnation,
+    )
     meeting = join_world(
         rank=rank,
         size=world_size,
         rendezvous=rendezvous,
         device=config.trainer.device,
         # Ranks wait in collectives while rank 0 publishes.
-        timeout_s=config.trainer.batch_timeout_s + config.weights.update_timeout_s,
+        timeout_s=config.trainer.batch_timeout_s + versions.longest_s,
     )
     try:
         with _sigterm_raises(), meeting as world:
@@ -75,24 +79,8 @@ def run(
     except _Terminated:
         _log.info("trainer rank %d was terminated", rank)
         raise SystemExit(128 + signal.SIGTERM) from None  # not a success: nobody may wait on
-
-
-def _versions_out(
-    config: Config, weights_dir: Path, run_dir: Path, engine_urls: Sequence[str], incarnation: int
-) -> VersionsOut:
-    publisher = Publisher(
-        engine_urls,
-        interrupt=config.rollout.interrupt,
-        timeout_s=config.weights.update_timeout_s,
-        incarnation=incarnation,
-    )
-    return VersionsOut(
-        config.weights,
-        weights_dir,
-        publisher,
-        keep_dir=run_dir / "weights" if config.weights.keep_in_run else None,
-        incarnation=incarnation,
-    )
+    finally:
+        versions.close()
 
 
 class _Trainer:
@@ -121,8 +109,12 @@ class _Trainer:
         )
 
     def run(self) -> None:
-        self._client.ready(self._world.rank)
         state: dict[str, Tensor] = {}
+        if self._versions.keeps_all:
+            state = self._policy.full_state()
+            if self._world.rank == 0:
+                self._versions.keep(state, 0)
+        self._client.ready(self._world.rank)
         for step in range(self._config.steps):
             state = self._step(step)
         if self._world.rank == 0:
@@ -139,7 +131,9 @@ class _Trainer:
         with phases.phase("weight_sync"):
             state = self._policy.full_state()
             if self._world.rank == 0:
-                metrics["time/engine_pause"] = self._versions.publish(state, step + 1)
+                published = self._versions.publish(state, step + 1)
+                metrics["time/engine_pause"] = published.pause_s
+                metrics["time/weights_stage"] = published.stage_s
         checkpoint = self._checkpoint(step + 1, phases)
         if self._world.rank == 0:
             report = StepReport(

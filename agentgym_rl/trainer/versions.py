@@ -2,58 +2,136 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
 
-from agentgym_rl.config import WeightsConfig
+from agentgym_rl.config import Config
 from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights.files import prune, write_version
-from agentgym_rl.weights.publish import Publisher
+from agentgym_rl.weights.gloo import Broadcasts
+from agentgym_rl.weights.publication import Transport
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.vllm_native import NativeTransport
+
+from .client import ControllerClient
+
+_log = logging.getLogger(__name__)
+
+_BETWEEN_TRIES_S = 0.2
+_KEEP_ALL = 2
+"""Versions left in shared memory when the run's folder keeps them all."""
 
 
 class VersionsOut:
-    """Writes each version to the shared folder, publishes it, and removes old ones.
+    """Keeps, publishes and removes versions as `config.weights` says.
 
-    `keep_dir`: every version is kept there too, as `v-N.safetensors`.
+    `folder` is the run's weights folder (transport shm), `kept` where `keep_versions = "all"`
+    has them for good.
     """
 
     def __init__(
         self,
-        config: WeightsConfig,
-        folder: Path,
-        publisher: Publisher,
+        config: Config,
         *,
-        keep_dir: Path | None = None,
+        client: ControllerClient,
+        folder: Path,
+        kept: Path,
         incarnation: int = 0,
     ):
-        self._keep_versions = config.keep_versions
+        self._weights = config.weights
+        self._client = client
         self._folder = folder
-        self._publisher = publisher
-        self._keep_dir = keep_dir
+        self._kept = kept
         self._incarnation = incarnation
+        self._update_timeout_s = config.weights.update_timeout_s
+        # A server that has to be started again first has its own time for that.
+        self._begin_timeout_s = config.engine.start_timeout_s + config.weights.update_timeout_s
+        self._publisher = Publisher(
+            transport=_transport(config, folder, incarnation),
+            interrupt=config.rollout.interrupt,
+            timeout_s=self._update_timeout_s,
+            polls_staging=config.engine.type == "vllm",
+            incarnation=incarnation,
+        )
 
-    def publish(self, state: Mapping[str, Tensor], version: int) -> float:
-        """Make every engine serve `state` as `version`; longest pause of an engine in seconds.
+    @property
+    def longest_s(self) -> float:
+        """Longest time `publish` takes."""
+        return self._begin_timeout_s + 2 * self._update_timeout_s  # and what is written
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every version, that of the beginning included, goes into the run's folder."""
+        return self._weights.keep_versions == "all"
+
+    def keep(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Write a version to the run's folder, where it stays.
 
         Raises:
-            WeightsError: it could not be written, or an engine did not take it.
+            WeightsError: it could not be written.
         """
-        path = write_version(self._folder, version, state, incarnation=self._incarnation)
-        published = self._publisher.publish(path, version)
-        prune(self._folder, self._keep_versions)
-        if self._keep_dir is not None:
-            _keep(path, self._keep_dir / f"v-{version}.safetensors")
-        return published.pause_s
+        try:
+            self._kept.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
+        path = write_version(self._kept, version, state, incarnation=self._incarnation)
+        path.rename(self._kept / f"v-{version}.safetensors")
+
+    def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
+        """Make engines serve `state` as `version`; the controller hears who does.
+
+        While none does it is tried again, for weights.update_timeout_s in all; the waits for an
+        engine that can be tried are not counted, and are bounded together too.
+
+        Raises:
+            WeightsError: it could not be written, or no engine took it.
+            RunEnding, TrainerError: see `ControllerClient.begin_publication`.
+        """
+        if self.keeps_all:
+            self.keep(state, version)
+        self._publisher.prepare(version, state)
+        left_s, wait_s = self._update_timeout_s, self._begin_timeout_s
+        while True:
+            asked = time.monotonic()
+            engines = self._client.begin_publication(version, timeout_s=wait_s)
+            start = time.monotonic()
+            wait_s -= start - asked
+            try:
+                published = self._publisher.publish(engines, version, timeout_s=left_s)
+                break
+            except PublicationFailed as failure:
+                self._client.end_publication(version, served=(), failed=failure.failed)
+                time.sleep(_BETWEEN_TRIES_S)
+                left_s -= time.monotonic() - start
+                if left_s <= 0:
+                    raise
+                _log.warning("%s; trying again for %.0f s", failure, left_s)
+        self._client.end_publication(version, served=published.served, failed=published.failed)
+        if self._weights.transport == "shm":
+            keep = self._weights.keep_versions
+            prune(self._folder, _KEEP_ALL if keep == "all" else keep)
+        return published
+
+    def close(self) -> None:
+        """Let go of what is held between publications."""
+        self._publisher.close()
 
 
-def _keep(path: Path, kept: Path) -> None:
-    beside = kept.with_name(f".{kept.name}.tmp")
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, beside)
-        beside.rename(kept)
-    except OSError as error:
-        raise WeightsError(f"cannot keep {path.name} as {kept}: {error}") from error
+def _transport(config: Config, folder: Path, incarnation: int) -> Transport:
+    """The transport of `weights.transport`.
+
+    Raises:
+        ConfigError: it cannot work here.
+    """
+    match config.weights.transport:
+        case "shm":
+            return SharedFiles(folder, incarnation=incarnation)
+        case "gloo":
+            return Broadcasts(timeout_s=config.weights.update_timeout_s)
+        case backend:
+            return NativeTransport(backend, num_ranks=config.trainer.num_ranks)

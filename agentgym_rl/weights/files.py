@@ -1,19 +1,15 @@
 """One policy version, one safetensors file: written beside, checksummed, renamed.
 
-The checksum is a CRC-32 over names, dtypes, shapes and bytes, kept in the file's own metadata:
-it is there to catch torn and damaged files, not an adversary, and costs well under a second
-per gigabyte.
+The checksum (checksum.py) is kept in the file's own metadata.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -21,13 +17,10 @@ from torch import Tensor
 from agentgym_rl.engine import version_label
 from agentgym_rl.errors import WeightsError
 
+from .checksum import checksum
+from .folder import version_name
+
 _NAME = re.compile(r"v(?:(\d+)\.)?(\d+)\.safetensors")
-
-
-def version_name(version: int, *, incarnation: int = 0) -> str:
-    """File name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation 2."""
-    label = version_label(version, incarnation=incarnation) if incarnation else str(version)
-    return f"v{label}.safetensors"
 
 
 def write_version(
@@ -48,7 +41,7 @@ def write_version(
         metadata = {
             "format": "pt",
             "label": version_label(version, incarnation=incarnation),
-            "crc32": _checksum(ready),
+            "crc32": checksum(ready),
         }
         save_file(ready, beside, metadata)
         beside.rename(path)
@@ -75,7 +68,7 @@ def read_version(path: Path) -> dict[str, Tensor]:
     expected = metadata.get("crc32")
     if expected is None:
         raise WeightsError(f"weights {path} carry no checksum: not written by write_version")
-    found = _checksum(tensors)
+    found = checksum(tensors)
     if found != expected:
         raise WeightsError(f"weights {path} are damaged: crc32 {found}, file says {expected}")
     return tensors
@@ -117,12 +110,3 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ready[name] = tensor.clone() if storage in seen else tensor
         seen.add(storage)
     return ready
-
-
-def _checksum(tensors: Mapping[str, Tensor]) -> str:
-    crc = 0
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        crc = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode(), crc)
-        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
-    return f"{crc:08x}"

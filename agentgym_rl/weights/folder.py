@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from agentgym_rl.engine import version_label
 from agentgym_rl.errors import WeightsError
 
 _log = logging.getLogger(__name__)
@@ -27,12 +28,18 @@ _UNBORN = ".arl-new-"
 _LOCK = "lock"
 
 
+def version_name(version: int, *, incarnation: int = 0) -> str:
+    """File name of a version: `v7.safetensors`, or `v2.7.safetensors` in incarnation 2."""
+    label = version_label(version, incarnation=incarnation) if incarnation else str(version)
+    return f"v{label}.safetensors"
+
+
 class WeightsFolder:
     """Context manager: `with WeightsFolder(run_id) as folder:` gives `/dev/shm/arl-<run id>/`.
 
     On entry the folders of dead runs are removed, a living neighbour's never; at exit this
-    run's own. Where shared memory is missing or has less than `need_bytes` free, the folder is
-    in the system's temporary directory, with a warning.
+    run's own. It is in `root` (weights.folder), or else in shared memory; where that is missing
+    or has less than `need_bytes` free, in the system's temporary directory, with a warning.
 
     Raises:
         ValueError: a run id that is no plain file name.

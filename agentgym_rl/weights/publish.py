@@ -1,129 +1,121 @@
 """Hand a new policy version to every engine while it generates, with a short pause.
 
-The engine loads the file beside the weights it serves; only the swap happens in a pause.
-Routes are those of vLLM's RL HTTP API, which the embedded engine serves too.
+The engines load it beside the weights they serve, all at once; then they swap it in, one after
+the other, each in a pause of its own. An engine that fails is left out.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
 
-from agentgym_rl.engine import version_label
+from torch import Tensor
+
+from agentgym_rl.engine import Interrupt, version_label
 from agentgym_rl.errors import WeightsError
 
-from .wire import call
+from .publication import Publication, Transport
 
-_RESUME_TIMEOUT_S = 5.0
+_STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
+"""Of the time, at most this much is for staging: an engine that hangs there must leave the others
+time to swap, and to drain first where that is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publication took."""
+    """What a publication took, and who has it."""
 
     seconds: float
     """From the first request to the last engine's confirmation."""
+    stage_s: float
+    """Of these: until the last engine had staged, sampling meanwhile."""
     pause_s: float
-    """Longest time one engine stood still: from its /pause to the answer of its /resume."""
+    """Longest time one engine sampled nothing: from its /pause (`wait`: from its answer, since it
+    samples until then) to the answer of its /resume."""
+    served: tuple[str, ...]
+    """Names of the engines that confirmed the version."""
+    failed: Mapping[str, str]
+    """Name of every other one, and what went wrong."""
+
+
+class PublicationFailed(WeightsError):
+    """No engine took a version; `failed` says why, by name."""
+
+    def __init__(self, version: int, failed: Mapping[str, str]):
+        super().__init__(version, failed)
+        self.version = version
+        self.failed = failed
+
+    def __str__(self) -> str:
+        reasons = "; ".join(self.failed.values())
+        return f"no engine took policy version {self.version}: {reasons}"
 
 
 class Publisher:
-    """Publishes versions to `engine_urls`, one engine after the other.
+    """Publishes versions over a transport.
 
-    `interrupt`: requests in flight go on with the KV cache they have ("keep"), or with it
-    recomputed under the new weights ("recompute"). `timeout_s` bounds one whole publication.
+    `interrupt` says what a pause does with requests in flight. `timeout_s` bounds a publication
+    (weights.update_timeout_s), but for the resumption of engines that failed while paused.
+    `polls_staging`: the engines are of the kind that answers /update_weights at once, stages
+    beside it, and is asked how far it is.
     """
 
     def __init__(
         self,
-        engine_urls: Sequence[str],
         *,
-        interrupt: Literal["keep", "recompute"] = "keep",
-        timeout_s: float = 60.0,
+        transport: Transport,
+        interrupt: Interrupt,
+        timeout_s: float,
+        polls_staging: bool,
         incarnation: int = 0,
     ):
-        self._urls = tuple(engine_urls)
-        self._pause = f"/pause?mode=keep&clear_cache={str(interrupt == 'recompute').lower()}"
+        self._transport = transport
+        self._interrupt: Interrupt = interrupt
         self._timeout_s = timeout_s
+        self._polls_staging = polls_staging
         self._incarnation = incarnation
-        self._initialized: set[str] = set()
 
-    def publish(self, path: Path, version: int) -> Published:
-        """Make every engine serve the file at `path` as `version`.
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        """Have a version ready for any number of `publish`; the tensors must not change.
 
         Raises:
-            WeightsError: an engine refused, did not answer in time, or reports another version
-                afterwards; names the engine, the step and what it said. The failing engine has
-                been asked to resume; those before it in the list serve the new version already.
+            WeightsError: no space to write it, for one.
+        """
+        self._transport.prepare(version, tensors)
+
+    def publish(
+        self, engines: Mapping[str, str], version: int, *, timeout_s: float | None = None
+    ) -> Published:
+        """Make `engines` (URLs by name) serve the version prepared last.
+
+        Raises:
+            PublicationFailed: none does. Engines that were paused have been asked to resume.
         """
         start = time.monotonic()
-        deadline = start + self._timeout_s
-        label = version_label(version, incarnation=self._incarnation)
-        # All engines load first: then they swap one right after the other, and the time in
-        # which the fleet serves two versions is that of the swaps alone.
-        for url in self._urls:
-            self._stage(url, path, deadline)
-        pause_s = max((self._swap(url, label, deadline) for url in self._urls), default=0.0)
-        return Published(seconds=time.monotonic() - start, pause_s=pause_s)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        publication = Publication(
+            engines,
+            label=version_label(version, incarnation=self._incarnation),
+            interrupt=self._interrupt,
+            polls_staging=self._polls_staging,
+            deadline=start + timeout_s,
+        )
+        staging_s = timeout_s * _STAGING_SHARE[self._interrupt]
+        self._transport.stage(publication, deadline=start + staging_s)
+        staged = time.monotonic()
+        # All have staged before one swaps: the fleet serves two versions for a moment only.
+        pauses = self._transport.swap(publication)
+        if not pauses:
+            raise PublicationFailed(version, publication.failed)
+        return Published(
+            seconds=time.monotonic() - start,
+            stage_s=staged - start,
+            pause_s=max(pauses.values()),
+            served=tuple(pauses),
+            failed=publication.failed,
+        )
 
-    def _stage(self, url: str, path: Path, deadline: float) -> None:
-        if url not in self._initialized:
-            init = {"init_info": {"layerwise": True}}
-            _post(url, "/init_weight_transfer_engine", init, deadline)
-            self._initialized.add(url)
-        _post(url, "/start_weight_update", {}, deadline)
-        _post(url, "/update_weights", {"update_info": {"path": str(path)}}, deadline)
-
-    def _swap(self, url: str, label: str, deadline: float) -> float:
-        """Seconds the engine stood still."""
-        paused_at = time.monotonic()
-        try:
-            _post(url, self._pause, None, deadline)
-            _post(url, "/finish_weight_update", {"weight_version": label}, deadline)
-        except WeightsError as error:
-            _try_resume(url, error)
-            raise
-        _post(url, "/resume", None, deadline)
-        pause_s = time.monotonic() - paused_at
-        info = _request(url, "GET", "/weight_info", None, deadline)
-        if not isinstance(info, dict) or info.get("weight_version") != label:
-            raise WeightsError(f"engine {url} reports {info!r} after weight_version {label!r}")
-        return pause_s
-
-
-def _post(url: str, path: str, body: Any, deadline: float) -> None:
-    _request(url, "POST", path, body, deadline)
-
-
-def _request(url: str, method: str, path: str, body: Any, deadline: float) -> Any:
-    """The JSON of a 2xx answer (None where there is none)."""
-    left = deadline - time.monotonic()
-    step = f"engine {url}: {method} {path}"
-    if left <= 0:
-        raise WeightsError(f"{step}: no time left (weights.update_timeout_s)")
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json"} if data else {}
-    try:
-        status, reply = call(url, method, path, body=data, headers=headers, timeout_s=left)
-    except TimeoutError as error:
-        raise WeightsError(f"{step}: no answer in {left:.1f} s") from error
-    except OSError as error:
-        raise WeightsError(f"{step}: {type(error).__name__}: {error}") from error
-    if not 200 <= status < 300:
-        raise WeightsError(f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}")
-    try:
-        return json.loads(reply) if reply.strip() else None
-    except ValueError:
-        return None
-
-
-def _try_resume(url: str, error: WeightsError) -> None:
-    """Leave no engine paused behind a failure; what fails here is added to that failure."""
-    try:
-        _post(url, "/resume", None, time.monotonic() + _RESUME_TIMEOUT_S)
-    except WeightsError as second:
-        error.add_note(f"resuming failed too: {second}")
+    def close(self) -> None:
+        """Let go of what the transport holds between publications."""
+        self._transport.close()

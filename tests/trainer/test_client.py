@@ -31,6 +31,37 @@ def test_a_batch_is_asked_for_until_it_is_complete():
     assert server.reports[0].intervals == [("proximal", 1.0, 2.0)]
 
 
+def test_a_publication_waits_for_engines_and_says_what_came_of_it():
+    with controller() as server:
+        client = ControllerClient(server.url, TOKEN)
+        assert client.begin_publication(3, timeout_s=5) == {"e": server.url}
+        client.end_publication(3, served=["e"], failed={"f": "gone"})
+    assert server.begun == [3, 3]
+    assert server.ended == [{"version": 3, "served": ["e"], "failed": {"f": "gone"}}]
+
+
+def test_a_publication_without_engines_ends_the_wait():
+    with controller() as server:
+        server.begin = lambda version: (204, b"")
+        with pytest.raises(TrainerError, match=r"no engine .* policy version 3 within 0 s"):
+            ControllerClient(server.url, TOKEN).begin_publication(3, timeout_s=0.1)
+
+
+def test_a_publication_of_a_run_that_is_ending_begins_no_more():
+    with controller() as server:
+        server.begin = lambda version: (410, b"the run is ending")
+        with pytest.raises(RunEnding):
+            ControllerClient(server.url, TOKEN).begin_publication(3, timeout_s=5)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"engines": 3}', b'{"engines": {"e": 1}}'])
+def test_engines_that_are_none_are_an_error_that_names_the_version(body):
+    with controller() as server:
+        server.begin = lambda version: (200, body)
+        with pytest.raises(TrainerError, match=r"publication of version 3: .* names no engines"):
+            ControllerClient(server.url, TOKEN).begin_publication(3, timeout_s=5)
+
+
 def test_a_batch_that_never_comes_ends_the_wait():
     with controller(answer=lambda asked: (204, b"")) as server:
         start = time.monotonic()

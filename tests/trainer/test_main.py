@@ -15,7 +15,7 @@ from trainer_servers import TOKEN, FakeController, controller
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.errors import TrainerError, WeightsError
+from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import read_manifest
 from agentgym_rl.trainer.main import run
 from agentgym_rl.weights.files import read_version
@@ -25,7 +25,7 @@ BASE = {
     "trainer.device": "cpu",
     "trainer.num_minibatches": 2,
     "trainer.checkpoint_every": 2,
-    "weights.keep_in_run": True,
+    "weights.keep_versions": "all",
 }
 
 
@@ -37,7 +37,6 @@ def start(server: FakeController, model: Path, tmp_path: Path, config: Config) -
         run_dir=tmp_path,
         weights_dir=tmp_path / "shm",
         controller_url=server.url,
-        engine_urls=[server.url],
     )
 
 
@@ -60,10 +59,13 @@ def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
     assert [Path(c).name for c in checkpoints] == ["", "step-2", "step-3"]
     assert read_manifest(Path(checkpoints[2])).version == 3
     assert server.label == "0.3"
+    ends = [(end["version"], end["served"], end["failed"]) for end in server.ended]
+    assert ends == [(version, ["e"], {}) for version in (1, 2, 3)]
     assert [Path(p).name for p in server.updates] == [f"v{n}.safetensors" for n in (1, 2, 3)]
     kept = sorted(p.name for p in (tmp_path / "shm").iterdir())
     assert kept == ["v2.safetensors", "v3.safetensors"]
-    assert len(list((tmp_path / "weights").iterdir())) == 3
+    names = sorted(p.name for p in (tmp_path / "weights").iterdir())
+    assert names == [f"v-{n}.safetensors" for n in range(4)]
     final = read_version(tmp_path / "weights" / "v-3.safetensors")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export").state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in final.items())
@@ -76,6 +78,8 @@ def test_a_report_has_metrics_and_intervals(tiny_model, tmp_path):
     (report,) = server.reports
     for name in ("loss", "grad_norm", "lr", "policy/clip_fraction", "time/weight_sync"):
         assert name in report.metrics
+    pause_s, stage_s = (report.metrics[f"time/{n}"] for n in ("engine_pause", "weights_stage"))
+    assert 0 < pause_s + stage_s < report.metrics["time/weight_sync"]
     phases = [name for name, _, _ in report.intervals]
     assert phases[:2] == ["rollout_wait", "proximal"]
     assert phases[-2:] == ["weight_sync", "checkpoint"]
@@ -88,7 +92,7 @@ def test_learning_rate_zero_publishes_the_very_same_bits(tiny_model, tmp_path):
         start(server, tiny_model, tmp_path, config)
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     state = dict(model.named_parameters())
-    for version in (1, 2, 3):
+    for version in (0, 1, 2, 3):
         found = read_version(tmp_path / "weights" / f"v-{version}.safetensors")
         assert found.keys() == state.keys()
         assert all(torch.equal(found[name], state[name]) for name in state)
@@ -121,16 +125,48 @@ def test_a_dead_controller_stops_the_trainer(tiny_model, tmp_path):
         start(server, tiny_model, tmp_path, load_config(overrides=BASE))
 
 
-def test_an_engine_that_is_gone_stops_the_trainer(tiny_model, tmp_path):
+def test_versions_are_left_as_configured(tiny_model, tmp_path):
+    config = load_config(overrides={**BASE, "weights.keep_versions": 1})
+    with controller(shards(3)) as server:
+        start(server, tiny_model, tmp_path, config)
+    assert [p.name for p in (tmp_path / "shm").iterdir()] == ["v3.safetensors"]
+    assert not (tmp_path / "weights").exists()
+
+
+def test_a_publication_that_failed_is_begun_again(tiny_model, tmp_path):
+    with controller(shards(1)) as server:
+        server.failures = 2
+        start(server, tiny_model, tmp_path, load_config(overrides={**BASE, "steps": 1}))
+    assert server.label == "0.1"
+    assert [end["served"] for end in server.ended] == [[], [], ["e"]]
+    assert "/finish_weight_update: HTTP 500: out of memory" in server.ended[0]["failed"]["e"]
+    assert len(server.reports) == 1
+
+
+def test_an_engine_that_fails_beside_another_is_only_reported(tiny_model, tmp_path):
     with controller() as gone:
         pass
-    with controller(shards(1)) as server, pytest.raises(WeightsError, match=gone.url):
-        run(
-            load_config(overrides=BASE),
-            model_dir=tiny_model,
-            run_dir=tmp_path,
-            weights_dir=tmp_path,
-            controller_url=server.url,
-            engine_urls=[gone.url],
-        )
+    with controller(shards(1)) as server:
+        server.engines["gone"] = gone.url
+        start(server, tiny_model, tmp_path, load_config(overrides={**BASE, "steps": 1}))
+    (end,) = server.ended
+    assert end["served"] == ["e"]
+    assert f"gone ({gone.url}): POST /init" in end["failed"]["gone"]
+
+
+def test_engines_that_stay_gone_stop_the_trainer(tiny_model, tmp_path):
+    with controller() as gone:
+        pass
+    config = load_config(overrides={**BASE, "weights.update_timeout_s": 0.5})
+    with controller(shards(1)) as server:
+        server.engines = {"gone": gone.url}
+        with pytest.raises(WeightsError, match=gone.url):
+            start(server, tiny_model, tmp_path, config)
     assert server.reports == []
+    assert 1 < len(server.ended) < 5
+
+
+def test_a_transport_of_vllms_own_needs_vllm(tiny_model, tmp_path):
+    overrides = {"engine.type": "vllm", "weights.transport": "nccl"}
+    with controller() as server, pytest.raises(ConfigError, match=r"'nccl' is .* no vLLM"):
+        start(server, tiny_model, tmp_path, load_config(overrides=overrides))

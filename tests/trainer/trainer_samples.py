@@ -46,6 +46,7 @@ def make_row(
         loss_mask=sampled,
         behavior_logprobs=np.where(sampled, -rng.uniform(2, 5, length), 0).astype(np.float32),
         policy_versions=np.where(sampled, version, NOT_SAMPLED).astype(np.int32),
+        admitted_versions=np.where(sampled, version, NOT_SAMPLED).astype(np.int32),
         temperatures=np.where(sampled, heat, 0).astype(np.float32),
         turn_ids=np.where(sampled, turns, -1).astype(np.int32),
         times_s=np.zeros(length),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from agentgym_rl.batch import BatchShard, StepReport
 
@@ -14,7 +15,10 @@ TOKEN = "secret"
 
 
 class FakeController(ThreadingHTTPServer):
-    """Hands out the given shards, then 410; `answer` may reply to /batch in their stead."""
+    """Hands out the given shards, then 410; `answer` may reply to /batch in their stead.
+
+    It names itself as the engine "e" (`engines`) of every publication, after a 204.
+    """
 
     daemon_threads = False
 
@@ -25,8 +29,26 @@ class FakeController(ThreadingHTTPServer):
         self.asked = 0
         self.ready: list[int] = []
         self.reports: list[StepReport] = []
+        self.engines = {"e": self.url}
+        self.begun: list[int] = []
+        self.ended: list[dict[str, Any]] = []
         self.label = "default"
         self.updates: list[str] = []
+        self.failures = 0
+        """Times that a swap shall fail yet."""
+
+    def begin(self, version: int) -> tuple[int, bytes]:
+        self.begun.append(version)
+        if len(self.begun) % 2:
+            return 204, b""
+        return 200, json.dumps({"engines": self.engines}).encode()
+
+    def finish(self, label: str) -> tuple[int, bytes]:
+        if self.failures:
+            self.failures -= 1
+            return 500, b"out of memory"
+        self.label = label
+        return 200, b""
 
     def batch(self, step: int) -> tuple[int, bytes]:
         self.asked += 1
@@ -50,15 +72,27 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/ready":
-            self.server.ready.append(json.loads(body)["rank"])
-        elif self.path == "/report":
+        ours = self.path in ("/ready", "/report", "/publish/begin", "/publish/end")
+        if ours and self.headers["Authorization"] != f"Bearer {TOKEN}":
+            return self.reply(401, b"unknown token")
+        if self.path == "/report":
             self.server.reports.append(StepReport.unpack(body))
-        elif self.path == "/update_weights":
-            self.server.updates.append(json.loads(body)["update_info"]["path"])
-        elif self.path == "/finish_weight_update":
-            self.server.label = json.loads(body)["weight_version"]
-        self.reply(200, b"")
+            return self.reply(200, b"")
+        return self.reply(*self.post(json.loads(body) if body else {}))
+
+    def post(self, content: Any) -> tuple[int, bytes]:
+        match self.path:
+            case "/ready":
+                self.server.ready.append(content["rank"])
+            case "/publish/begin":
+                return self.server.begin(content["version"])
+            case "/publish/end":
+                self.server.ended.append(content)
+            case "/update_weights":
+                self.server.updates.append(content["update_info"].get("path", "discard"))
+            case "/finish_weight_update":
+                return self.server.finish(content["weight_version"])
+        return 200, b""
 
     def reply(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -72,6 +72,11 @@ def test_a_dead_runs_id_may_be_used_again(tmp_path):
         assert [p.name for p in folder.iterdir()] == ["lock"]
 
 
+def test_a_root_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(WeightsError, match=r"nowhere/arl-mine: .*No such file"):
+        WeightsFolder("mine", root=tmp_path / "nowhere").__enter__()
+
+
 def test_what_is_not_ours_stays(tmp_path):
     (tmp_path / "arl-notes").mkdir()
     (tmp_path / "arl-notes" / "text").touch()

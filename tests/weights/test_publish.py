@@ -2,139 +2,175 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import pickle
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from fake_engine import FakeEngine, engine
 
+from agentgym_rl.engine import PAUSE_PATHS
 from agentgym_rl.errors import WeightsError
-from agentgym_rl.weights.publish import Publisher
+from agentgym_rl.weights.files import read_label
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.shm import SharedFiles
 
-FILE = Path("/somewhere/v3.safetensors")
-
-
-class FakeEngine(ThreadingHTTPServer):
-    """Serves the update routes; `fail` answers 500 on one path, `hang` stalls another."""
-
-    def __init__(self, fail: str = "", hang: str = "", lie: bool = False):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.log: list[tuple[str, object]] = []
-        self.label = "default"
-        self.fail, self.hang, self.lie = fail, hang, lie
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-    @property
-    def paths(self) -> list[str]:
-        return [path for path, _ in self.log]
+TENSORS = {"a": torch.arange(6.0)}
+STEPS = [
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/collective_rpc",
+    "/pause",
+    "/finish_weight_update",
+    "/resume",
+    "/weight_info",
+]
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: FakeEngine
-
-    def do_GET(self) -> None:
-        self.answer(200, {"weight_version": self.server.label})
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        content = json.loads(body) if body else None
-        self.server.log.append((self.path, content))
-        if self.server.hang and self.path.startswith(self.server.hang):
-            time.sleep(1.0)
-        if self.server.fail and self.path.startswith(self.server.fail):
-            return self.answer(500, {"error": "no such file"})
-        if self.path == "/finish_weight_update" and content and not self.server.lie:
-            self.server.label = content["weight_version"]
-        return self.answer(200, {})
-
-    def answer(self, status: int, content: object) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+def publisher(folder: Path, **options: Any) -> Publisher:
+    options = {"interrupt": "keep", "timeout_s": 5, "polls_staging": True, **options}
+    made = Publisher(
+        transport=SharedFiles(folder, incarnation=options.get("incarnation", 0)), **options
+    )
+    made.prepare(3, TENSORS)
+    return made
 
 
-@contextmanager
-def engine(**options) -> Iterator[FakeEngine]:
-    with FakeEngine(**options) as server:
-        server.daemon_threads = False
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(timeout=5)
+def publish(folder: Path, *engines: FakeEngine, **options: Any) -> Published:
+    urls = {f"engine-{index}": engine.url for index, engine in enumerate(engines)}
+    return publisher(folder, **options).publish(urls, 3)
 
 
-def test_the_routes_in_their_order_staged_before_the_pause():
-    with engine() as one, engine() as two:
-        publisher = Publisher([one.url, two.url], timeout_s=5)
-        first = publisher.publish(FILE, 3)
-        publisher.publish(FILE, 4)
-    update = [
-        ("/start_weight_update", {}),
-        ("/update_weights", {"update_info": {"path": str(FILE)}}),
-        ("/pause?mode=keep&clear_cache=false", None),
-        ("/finish_weight_update", {"weight_version": "0.3"}),
-        ("/resume", None),
-    ]
+def test_the_routes_in_their_order_staged_before_the_pause(tmp_path):
+    with engine(staging_s=0.05) as one, engine(staging_s=0.05) as two:
+        done = publish(tmp_path, one, two)
+    file = tmp_path / "v3.safetensors"
     for server in (one, two):
         assert server.log[0][0] == "/init_weight_transfer_engine"
-        assert server.log[1:6] == update
-        assert server.log[9] == ("/finish_weight_update", {"weight_version": "0.4"})
-        assert len(server.log) == 11
-    assert 0 < first.pause_s < first.seconds < 5
+        assert server.log[1:3] == [
+            ("/start_weight_update", {}),
+            ("/update_weights", {"update_info": {"path": str(file)}}),
+        ]
+        assert server.log[3] == ("/collective_rpc", {"method": "arl_staging"})
+        assert server.log[-4:-1] == [
+            ("/pause?mode=keep&clear_cache=false", None),
+            ("/finish_weight_update", {"weight_version": "0.3"}),
+            ("/resume", None),
+        ]
+    assert read_label(file) == "0.3"
+    assert done.served == ("engine-0", "engine-1")
+    assert done.failed == {}
+    assert 0 < done.pause_s < done.seconds < 5
+    assert 0.05 < done.stage_s < done.seconds - done.pause_s
 
 
-def test_recompute_clears_the_cache_and_labels_carry_the_incarnation():
+@pytest.mark.parametrize("interrupt", PAUSE_PATHS)
+def test_every_interrupt_pauses_its_own_way(tmp_path, interrupt):
     with engine() as server:
-        Publisher([server.url], interrupt="recompute", timeout_s=5, incarnation=2).publish(FILE, 3)
-    assert "/pause?mode=keep&clear_cache=true" in server.paths
+        publish(tmp_path, server, interrupt=interrupt, incarnation=2, polls_staging=False)
+    assert PAUSE_PATHS[interrupt] in server.paths
     assert server.label == "2.3"
+    assert "/collective_rpc" not in [path for path, _ in server.log]
 
 
-def test_an_engine_that_cannot_load_is_named_and_never_paused():
-    with engine(fail="/update_weights") as server:
-        with pytest.raises(
-            WeightsError, match=r"/update_weights: HTTP 500: .*no such file"
-        ) as error:
-            Publisher([server.url], timeout_s=5).publish(FILE, 3)
-        assert server.url in str(error.value)
-    assert not any(path.startswith("/pause") for path in server.paths)
+def test_draining_is_no_pause(tmp_path):
+    with engine(hang="/pause", hang_s=0.5) as server:
+        done = publish(tmp_path, server, interrupt="wait", timeout_s=20)
+        assert done.seconds > 0.5 > 0.3 > done.pause_s
+        done = publish(tmp_path, server, interrupt="abort", timeout_s=20)
+        assert done.pause_s > 0.5
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_engine_that_dies_at_any_step_is_left_out(tmp_path, step):
+    with engine(die=step) as dying, engine() as living:
+        done = publish(tmp_path, dying, living)
+    assert done.served == ("engine-1",)
+    assert living.label == "0.3"
+    assert not living.paused
+    assert done.failed.keys() == {"engine-0"}
+    assert f"engine-0 ({dying.url}): " in done.failed["engine-0"]
+    assert f"{step}" in done.failed["engine-0"]
+    assert "RemoteDisconnected" in done.failed["engine-0"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_engine_that_hangs_at_any_step_leaves_time_to_the_others(tmp_path, step):
+    with engine(hang=step) as hanging, engine() as living:
+        start = time.monotonic()
+        done = publish(tmp_path, hanging, living, timeout_s=1.0)
+        assert time.monotonic() - start < 7  # a resume that hangs has five seconds of its own
+    assert done.served == ("engine-1",)
+    assert f"{step}" in done.failed["engine-0"]
+    assert "no answer in" in done.failed["engine-0"]
 
 
 @pytest.mark.parametrize("step", ["/pause", "/finish_weight_update"])
-def test_a_failure_in_the_pause_resumes_the_engine(step):
-    with engine(fail=step) as server, pytest.raises(WeightsError, match=f"{step}.*HTTP 500"):
-        Publisher([server.url], timeout_s=5).publish(FILE, 3)
-    assert server.paths[-1] == "/resume"
+def test_a_failure_in_the_pause_resumes_the_engine(tmp_path, step):
+    with engine(fail=step) as server:
+        with pytest.raises(PublicationFailed, match=rf"version 3: engine-0.*{step}.*HTTP 500"):
+            publish(tmp_path, server)
+        assert not server.paused
+        assert server.paths[-1] == "/resume"
 
 
-def test_an_engine_that_hangs_costs_no_more_than_the_deadline():
-    with engine(hang="/finish_weight_update") as server:
-        start = time.monotonic()
-        with pytest.raises(WeightsError, match="/finish_weight_update: no answer in"):
-            Publisher([server.url], timeout_s=0.3).publish(FILE, 3)
-        assert time.monotonic() - start < 0.9
-    assert server.paths[-1] == "/resume"
+def test_an_engine_that_cannot_stage_says_why_and_is_never_paused(tmp_path):
+    with engine(staging_error="weights are damaged") as one, engine(fail="/update") as two:
+        with pytest.raises(WeightsError, match=r"weights are damaged.*; engine-1.*no such file"):
+            publish(tmp_path, one, two)
+        assert not any(path.startswith("/pause") for path in [*one.paths, *two.paths])
 
 
-def test_an_engine_that_serves_another_version_is_found_out():
-    with engine(lie=True) as server, pytest.raises(WeightsError, match=r"default.*0\.3"):
-        Publisher([server.url], timeout_s=5).publish(FILE, 3)
+def test_staging_that_never_ends_costs_its_share_of_the_time(tmp_path):
+    with engine(staging_s=2) as server, engine() as other:
+        done = publish(tmp_path, server, other, timeout_s=0.8)
+    assert done.served == ("engine-1",)
+    assert "staging: not done in time: ['staging']" in done.failed["engine-0"]
 
 
-def test_a_dead_engine_is_named():
+def test_an_abandoned_update_is_dropped_first(tmp_path):
     with engine() as server:
-        url = server.url
-    with pytest.raises(WeightsError, match=f"{url}.*ConnectionRefused"):
-        Publisher([url], timeout_s=5).publish(FILE, 3)
+        server.active = True
+        assert publish(tmp_path, server).served == ("engine-0",)
+    assert server.log[1:4] == [
+        ("/start_weight_update", {}),
+        ("/update_weights", {"update_info": {"discard": True}}),
+        ("/start_weight_update", {}),
+    ]
+
+
+def test_after_a_failure_the_next_publication_succeeds(tmp_path):
+    with engine(fail="/finish_weight_update") as server:
+        with pytest.raises(PublicationFailed):
+            publish(tmp_path, server)
+        server.fail = ""
+        assert publish(tmp_path, server).served == ("engine-0",)
+
+
+def test_an_engine_that_serves_another_version_is_found_out(tmp_path):
+    with engine(lie=True) as server, pytest.raises(WeightsError, match=r"1\.1.*0\.3"):
+        publish(tmp_path, server)
+
+
+def test_a_worker_that_knows_of_no_update_was_restarted(tmp_path):
+    with (
+        engine(forgets=True, workers=2) as server,
+        pytest.raises(WeightsError, match="worker 0: idle: it knows of no update"),
+    ):
+        publish(tmp_path, server)
+
+
+def test_a_dead_engine_is_named(tmp_path):
+    with engine() as server:
+        pass
+    with pytest.raises(WeightsError, match=f"{server.url}.*ConnectionRefused"):
+        publish(tmp_path, server)
+
+
+def test_the_failure_survives_the_way_between_processes():
+    failure = pickle.loads(pickle.dumps(PublicationFailed(3, {"engine-0": "no space"})))
+    assert str(failure) == "no engine took policy version 3: no space"
+    assert failure.failed == {"engine-0": "no space"}

@@ -1,0 +1,127 @@
+"""Log-probs of recorded rows under any kept policy version, by the trainer's own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import Config
+from agentgym_rl.engine import parse_version
+from agentgym_rl.errors import TrainerError, WeightsError
+from agentgym_rl.trajectory import FloatArray, Row
+from agentgym_rl.weights.files import read_label, read_version
+
+from .policy import Policy
+from .world import join_world
+
+
+@contextmanager
+def open_recomputer(config: Config, model_dir: Path, versions_dir: Path) -> Iterator[Recomputer]:
+    """A recomputer of a run: its model, its dtype, its device where this machine has it.
+
+    Raises:
+        TrainerError: the folder holds no model that can be loaded.
+    """
+    torch.set_num_threads(config.trainer.num_threads)
+    device = "cpu" if config.trainer.device == "cpu" else "auto"
+    with join_world(device=device) as world:
+        budget = config.trainer.max_tokens_per_microbatch
+        policy = Policy.load(model_dir, world, compute_dtype=config.engine.dtype)
+        yield Recomputer(policy, versions_dir, budget=budget)
+
+
+class Recomputer:
+    """One model in memory, holding the version loaded last."""
+
+    def __init__(self, policy: Policy, versions_dir: Path, *, budget: int):
+        self._policy, self._versions_dir, self._budget = policy, versions_dir, budget
+
+    def load(self, version: int) -> None:
+        """Compute with `version` from now on; after an error still with the one before.
+
+        Raises:
+            WeightsError: its file is missing, damaged, of another version or another model.
+        """
+        if version < 0:
+            raise WeightsError("nobody recorded which policy version sampled them")
+        path = self._versions_dir / f"v-{version}.safetensors"
+        if not path.exists():
+            raise WeightsError(
+                f"there is no {path}; only a run with --weights.keep_versions=all keeps them all"
+            )
+        state, label = read_version(path), read_label(path)
+        if _version(label) != version:
+            raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
+        parameters = self._parameters()
+        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        if found != expected:
+            odd = sorted(name for name, _ in found.items() ^ expected.items())[:3]
+            raise WeightsError(f"weights {path} are of another model: {', '.join(odd)} differ")
+        for name, tensor in parameters.items():
+            tensor.copy_(state[name])
+
+    @torch.no_grad()
+    def logprobs(self, rows: Sequence[Row]) -> list[FloatArray]:
+        """Log-probs of each row's trained tokens at their recorded temperatures.
+
+        Raises:
+            TrainerError: a row is too long, or holds what cannot have been trained.
+        """
+        _check(rows, self._policy.vocab_size)
+        results: list[FloatArray] = [np.zeros(0, np.float32)] * len(rows)
+        try:
+            for members in fill_bins([len(row) for row in rows], self._budget):
+                found = self._policy.logprobs(pack_rows([rows[i] for i in members]))
+                ends = np.cumsum([rows[i].num_trained for i in members])
+                parts = np.split(found.float().cpu().numpy(), ends[:-1])
+                for i, part in zip(members, parts, strict=True):
+                    results[i] = part
+        except ValueError as error:
+            raise TrainerError(f"recorded rows cannot be recomputed: {error}") from error
+        return results
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """Parameters and saved buffers by name, as tensors to copy into.
+
+        Of a model that is not resharded after its forward, the parameters are copies of what
+        the next forward would gather.
+        """
+        model = self._policy.model
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        saved = model.state_dict().keys()
+        parts = dict(model.named_parameters())
+        parts |= {name: buffer for name, buffer in model.named_buffers() if name in saved}
+        return {name: _local(part.detach()) for name, part in parts.items()}
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """The part on this rank: of the only rank, the whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _version(label: str) -> int | None:
+    try:
+        return parse_version(label)
+    except ValueError:
+        return None
+
+
+def _check(rows: Sequence[Row], vocab_size: int) -> None:
+    for row in rows:
+        if row.tokens.min() < 0 or row.tokens.max() >= vocab_size:
+            raise TrainerError(
+                f"token ids {row.tokens.min()}..{row.tokens.max()}, the model has "
+                f"0..{vocab_size - 1}: is it the model of this run?"
+            )

@@ -1,0 +1,221 @@
+"""Tensors from one process to many over sockets: a gloo group beside torch's default one.
+
+Rank 0 is the trainer, every other rank a worker of an engine. The group is made without
+`init_process_group`, so it neither needs nor touches the default group of either side: a worker
+of vLLM and a rank of FSDP each have their own. Only torch is imported here.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
+from torch.distributed import ProcessGroupGloo
+
+from agentgym_rl.errors import WeightsError
+
+from .checksum import checksum
+
+BUCKET_BYTES = 32 << 20
+"""Tensors travel packed into buckets of about this size; a larger one travels alone."""
+_ALIGN = 16
+"""Every tensor starts at a multiple of this in its bucket, so that it can be viewed there."""
+
+
+class BroadcastGroup:
+    """Member `rank` of `world_size`; the constructor returns once all of them have met.
+
+    The members meet at `address`:`port`, where rank 0 listens, on `listener` if it has bound
+    one. `timeout_s` bounds the meeting, and each `send` and `receive` as a whole. Any failure
+    but a wrong checksum leaves the group useless: `close` it and make another. Once rank 0 has
+    closed its group, receivers that wait fail at once.
+
+    Raises:
+        WeightsError: the members did not meet within `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        port: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        listener: socket.socket | None = None,
+    ):
+        self.rank = rank
+        self.world_size = world_size
+        self._timeout_s = timeout_s
+        self._name = f"broadcast group at {address}:{port}, rank {rank} of {world_size}"
+        self._store: TCPStore | None = None
+        self._group: Any = None
+        limit = timedelta(seconds=timeout_s)
+        try:
+            self._store = TCPStore(
+                address,
+                port,
+                is_master=rank == 0,
+                timeout=limit,
+                wait_for_workers=False,
+                master_listen_fd=None if listener is None else listener.detach(),
+            )
+            store = PrefixStore("weights", self._store)
+            options = _options(_own_address(address, port, rank), limit)
+            self._group = ProcessGroupGloo(store, rank, world_size, options)
+        except (RuntimeError, ValueError, OSError) as error:
+            self.close()
+            raise WeightsError(
+                f"{self._name}: the members did not meet within {timeout_s:.1f} s: {_first(error)}"
+            ) from error
+
+    def send(self, tensors: Mapping[str, Tensor], *, timeout_s: float | None = None) -> None:
+        """Rank 0: give every other member the (contiguous, CPU) tensors, in their order.
+
+        They need names, dtypes, shapes and `checksum(tensors)` by another way beforehand.
+        `timeout_s` replaces the group's own.
+
+        Raises:
+            WeightsError: a member is gone, or did not take them in time.
+        """
+        deadline = self._deadline(timeout_s)
+        parts = list(tensors.values())
+        for bucket in _buckets([_num_bytes(part.dtype, part.shape) for part in parts]):
+            self._broadcast(_packed([_bytes_of(parts[index]) for index in bucket]), deadline)
+
+    def receive(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[torch.dtype],
+        shapes: Sequence[Sequence[int]],
+        crc32: str,
+    ) -> dict[str, Tensor]:
+        """Any other rank: what rank 0 sends now, on the CPU, verified.
+
+        Raises:
+            WeightsError: rank 0 is gone or did not send all of it in time, or what came does
+                not have the checksum `crc32`.
+        """
+        deadline = self._deadline(None)
+        sizes = [_num_bytes(*kind) for kind in zip(dtypes, shapes, strict=True)]
+        tensors = {
+            name: torch.empty(tuple(shape), dtype=dtype)
+            for name, dtype, shape, size in zip(names, dtypes, shapes, sizes, strict=True)
+            if not size
+        }
+        for bucket in _buckets(sizes):
+            data = torch.empty(_end([sizes[index] for index in bucket]), dtype=torch.uint8)
+            self._broadcast(data, deadline)
+            for index, start in zip(bucket, _starts([sizes[i] for i in bucket]), strict=True):
+                flat = data[start : start + sizes[index]].view(dtypes[index])
+                tensors[names[index]] = flat.reshape(tuple(shapes[index]))
+        found = checksum(tensors)
+        if found != crc32:
+            raise WeightsError(f"{self._name}: what came has crc32 {found}, sent was {crc32}")
+        return {name: tensors[name] for name in names}
+
+    def close(self) -> None:
+        """Leave the group (idempotent). On rank 0 this ends the waiting of all others."""
+        self._group = None
+        self._store = None
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        return time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+
+    def _broadcast(self, data: Tensor, deadline: float) -> None:
+        if self._group is None:
+            raise WeightsError(f"{self._name} is closed")
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WeightsError(f"{self._name}: no time left to broadcast {len(data)} bytes")
+        options = BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = timedelta(seconds=left)
+        try:
+            self._group.broadcast([data], options).wait()
+        except RuntimeError as error:
+            raise WeightsError(
+                f"{self._name}: broadcast of {len(data)} bytes: {_first(error)}"
+            ) from error
+
+
+def _options(own_address: str, limit: timedelta) -> Any:
+    gloo: Any = ProcessGroupGloo  # torch's stubs do not know its options
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=own_address)]
+    options._timeout = limit
+    return options
+
+
+def _own_address(address: str, port: int, rank: int) -> str:
+    """The address of this host that the group's others reach it by.
+
+    Left to itself gloo resolves the host name, which need not resolve, or resolves to loopback.
+    """
+    if rank == 0:
+        return address
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)  # a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def _buckets(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Indices of the tensors that travel together, in order; empty tensors do not travel."""
+    bucket: list[int] = []
+    total = 0
+    for index, size in enumerate(sizes):
+        if not size:
+            continue
+        if bucket and total + size > BUCKET_BYTES:
+            yield bucket
+            bucket, total = [], 0
+        bucket.append(index)
+        total += _rounded(size)
+    if bucket:
+        yield bucket
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(end)
+        end += _rounded(size)
+    return starts
+
+
+def _end(sizes: Sequence[int]) -> int:
+    return _starts(sizes)[-1] + sizes[-1]
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _packed(parts: Sequence[Tensor]) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [len(part) for part in parts]
+    packed = torch.zeros(_end(sizes), dtype=torch.uint8)
+    for part, start in zip(parts, _starts(sizes), strict=True):
+        packed[start : start + len(part)] = part
+    return packed
+
+
+def _num_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
+    return dtype.itemsize * torch.Size(shape).numel()
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _first(error: Exception) -> str:
+    """Torch's messages go on for lines; the first says what happened."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"

@@ -1,0 +1,155 @@
+"""Transport `gloo`: the trainer broadcasts to all workers of all engines over sockets."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from urllib.parse import urlsplit
+
+from torch import Tensor
+
+from agentgym_rl.errors import WeightsError
+
+from .broadcast import BroadcastGroup
+from .checksum import checksum
+from .publication import Publication, Transport
+from .remote import RemoteEngine
+
+_log = logging.getLogger(__name__)
+
+_MEETING_TIMEOUT_S = 10.0
+"""All members are on their way when the trainer begins to wait for them."""
+
+
+class Broadcasts(Transport):
+    """A broadcast group with the workers of all engines, for as long as they stay the same.
+
+    It is made anew when an engine comes or goes, and after a failed broadcast. A broadcast needs
+    every member, so an engine that dies in the middle takes it down for all: those that still
+    answer then form another group and get the version again. `timeout_s` is the longest
+    meeting and the longest broadcast, as the workers see it.
+    """
+
+    def __init__(self, *, timeout_s: float):
+        self._timeout_s = timeout_s
+        self._tensors: dict[str, Tensor] = {}
+        self._update: dict[str, object] = {}
+        self._members: dict[str, RemoteEngine] = {}
+        self._group: BroadcastGroup | None = None
+
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
+        }
+        parts = self._tensors.values()
+        self._update = {
+            "names": list(self._tensors),
+            "dtypes": [str(part.dtype).removeprefix("torch.") for part in parts],
+            "shapes": [list(part.shape) for part in parts],
+            "crc32": checksum(self._tensors),
+            "path": f"of policy version {version}",
+        }
+
+    def stage(self, publication: Publication, *, deadline: float) -> None:
+        """Broadcast until it succeeds, or fails a second time without anyone to blame."""
+        tries_left = 2
+        while publication.alive:
+            start, members = time.monotonic(), len(publication.alive)
+            try:
+                # Half of the time: a member that hangs must leave some for a try without it.
+                limit = deadline if tries_left == 1 else (start + deadline) / 2
+                self._broadcast(publication, deadline=limit)
+                break
+            except WeightsError as error:
+                _log.info("%s", error)
+                self.close()  # which also ends the waiting of those that are receiving
+                limit = (time.monotonic() + deadline) / 2
+                publication.each(lambda engine, limit=limit: engine.discard(deadline=limit))
+                tries_left -= len(publication.alive) == members
+                if not tries_left:
+                    for engine in list(publication.alive.values()):
+                        publication.fail(engine, WeightsError(f"{engine}: {error}"))
+        publication.each(lambda engine: publication.wait_staged(engine, deadline=deadline))
+        if self._members != publication.alive:
+            self.close()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._group = None
+        self._members = {}
+
+    def _broadcast(self, publication: Publication, *, deadline: float) -> None:
+        """Raises WeightsError when the group is of no more use."""
+        if self._group is None or self._members != publication.alive:
+            self.close()
+            self._group = self._meet(publication, deadline=deadline)
+            self._members = dict(publication.alive)
+
+        def begin(engine: RemoteEngine) -> None:
+            engine.start_update(deadline=deadline)
+            engine.post("/update_weights", {"update_info": self._update}, deadline=deadline)
+
+        publication.each(begin)
+        _nobody_left(self._members, publication)
+        self._group.send(self._tensors, timeout_s=deadline - time.monotonic())
+
+    def _meet(self, publication: Publication, *, deadline: float) -> BroadcastGroup:
+        workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
+        if not workers:
+            raise WeightsError("no engine answers")
+        offsets = dict(zip(workers, accumulate(workers.values(), initial=1), strict=False))
+        world_size = 1 + sum(workers.values())
+        address = own_address(engine.url for engine in publication.alive.values())
+        members = dict(publication.alive)
+        with socket.create_server((address, 0)) as listener:
+            meeting = {
+                "master_address": address,
+                "master_port": listener.getsockname()[1],
+                "world_size": world_size,
+                "timeout_s": self._timeout_s,
+            }
+            publication.each(
+                lambda engine: engine.post(
+                    "/init_weight_transfer_engine",
+                    {"init_info": {**meeting, "rank_offset": offsets[engine.name]}},
+                    deadline=deadline,
+                )
+            )
+            _nobody_left(members, publication)
+            return BroadcastGroup(
+                address=address,
+                port=meeting["master_port"],
+                rank=0,
+                world_size=world_size,
+                timeout_s=min(_MEETING_TIMEOUT_S, deadline - time.monotonic()),
+                listener=listener,
+            )
+
+
+def own_address(urls: Iterable[str]) -> str:
+    """An address of this host that the servers at all `urls` can reach.
+
+    Raises:
+        WeightsError: one of them cannot be reached from here.
+    """
+    own = "127.0.0.1"
+    for url in urls:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((urlsplit(url).hostname or "", 9))  # sends nothing
+                own = probe.getsockname()[0]
+        except OSError as error:
+            raise WeightsError(f"{url}: no way there from this host: {error}") from error
+        if not ipaddress.ip_address(own).is_loopback:
+            break  # which engines on this very host can reach too
+    return own
+
+
+def _nobody_left(members: Mapping[str, RemoteEngine], publication: Publication) -> None:
+    if gone := members.keys() - publication.alive.keys():
+        raise WeightsError(f"{', '.join(sorted(gone))} left the broadcast group")

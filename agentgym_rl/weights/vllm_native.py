@@ -1,0 +1,208 @@
+"""Transports `nccl` and `ipc`: vLLM's own trainer engines, between GPUs and within one.
+
+Experimental: written against vLLM 0.32, not measured. These write into the weights that are
+served, so there is nothing to stage: the whole transfer happens in the pause, of all engines at
+once, and an engine where it breaks off has neither the old policy nor the new one. Such engines
+are never resumed. vLLM must be installed in the trainer's own interpreter; it is imported when the
+first group is made.
+"""
+
+# pyright: reportMissingImports=false
+# vLLM is in the trainer's interpreter of those who use this, not in that of this project's checks.
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.errors import ConfigError, WeightsError
+
+from .gloo import own_address
+from .publication import Publication, Transport
+from .remote import Refused, RemoteEngine
+from .vllm_client import FleetClient
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+
+class NativeTransport(Transport):
+    """`backend` of vLLM, driven through its `WeightTransferTrainerFactory`.
+
+    Rank 0 of `num_ranks` trainers holds whole tensors and is alone in the transfer.
+
+    Raises:
+        ConfigError: no vLLM here, or more trainer ranks than the backend can do with.
+    """
+
+    def __init__(self, backend: Literal["nccl", "ipc"], *, num_ranks: int = 1):
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError(
+                f"weights.transport {backend!r} is vLLM's own, and the trainer's interpreter has "
+                "no vLLM: install it there too (agentgym-rl[vllm]), or use 'shm' or 'gloo'"
+            )
+        if backend == "ipc" and num_ranks > 1:
+            raise ConfigError(
+                f"weights.transport 'ipc' gathers handles of all trainer ranks, and only rank 0 "
+                f"publishes: trainer.num_ranks must be 1, got {num_ranks}"
+            )
+        # A buffer of cuMem cannot be shared with an engine that was started without it; has to
+        # be said before the first NCCL communicator of this process.
+        os.environ.setdefault("NCCL_CUMEM_ENABLE", "0")
+        self._backend = backend
+        self._source = StateSource()
+        self._client = FleetClient()
+        self._members: dict[str, RemoteEngine] = {}
+        self._trainer: Any = None
+
+    def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
+        self._source.tensors = tensors
+
+    def stage(self, publication: Publication, *, deadline: float) -> None:
+        """Make the group of those who answer, if it is not the one there is."""
+        workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
+        if not workers or (self._trainer is not None and self._members == publication.alive):
+            return
+        self.close()
+        publication.each(lambda engine: _release(engine, deadline=deadline))
+        if not publication.alive:
+            return
+        self._client.join(publication, workers)
+        try:
+            self._trainer = _bounded(self._make_trainer, self._client, deadline)
+        except WeightsError as error:
+            _fail_all(publication, error)
+            self._forget()
+            return
+        self._members = dict(publication.alive)
+
+    def swap(self, publication: Publication) -> dict[str, float]:
+        if not publication.alive:
+            return {}
+        client = self._client
+        client.join(publication, client.workers)
+        try:
+            _bounded(self._trainer.send_weights, client, publication.deadline)
+        except WeightsError as error:
+            if not client.wrote:
+                for engine in publication.alive.values():
+                    engine.try_resume(error)
+            _fail_all(publication, error)
+            self._forget()
+            return {}
+        return client.pauses
+
+    def close(self) -> None:
+        if self._trainer is not None:
+            try:
+                deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+                _bounded(self._trainer.shutdown, self._client, deadline)
+            except WeightsError as error:
+                _log.warning("the transfer group was left as it was: %s", error)
+        self._forget()
+
+    def _forget(self) -> None:
+        """A thread that still hangs in the transfer shall find nobody to talk to."""
+        self._client.leave()
+        self._client = FleetClient()
+        self._trainer, self._members = None, {}
+
+    def _make_trainer(self) -> Any:
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+        info: Any
+        if self._backend == "ipc":
+            info = IPCTrainerInitInfo(rank=0, packed=True)
+        else:
+            address = own_address(self._client.urls)
+            info = NCCLTrainerInitInfo(
+                rank=0,
+                master_address=address,
+                master_port=_free_port(address),
+                world_size=1 + sum(self._client.workers.values()),
+            )
+        source: Any = self._source
+        return WeightTransferTrainerFactory.trainer_init(info, client=self._client, source=source)
+
+
+class StateSource:
+    """vLLM's WeightSource over the tensors of the version prepared last, on the trainer's GPU."""
+
+    def __init__(self) -> None:
+        self.tensors: Mapping[str, Tensor] = {}
+
+    def metadata(self) -> list[Any]:
+        """Name, dtype and shape of every tensor, in order."""
+        from vllm.distributed.weight_transfer.base import ParamMeta
+
+        return [
+            ParamMeta(name, tensor.dtype, tuple(tensor.shape))
+            for name, tensor in self.tensors.items()
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for name, tensor in self.tensors.items():
+            yield name, tensor.detach().to(device)
+
+
+def _bounded(call: Callable[[], T], client: FleetClient, deadline: float) -> T:
+    """`call` in a thread that is left to itself when an engine fails or time is up.
+
+    NCCL waits for its peers without end, so nothing that calls it may be waited for.
+    """
+    outcome: queue.Queue[tuple[T] | BaseException] = queue.Queue()
+
+    def run() -> None:
+        try:
+            outcome.put((call(),))
+        except BaseException as error:
+            outcome.put(error)
+
+    threading.Thread(target=run, name="vllm-transfer", daemon=True).start()
+    while time.monotonic() < deadline:
+        try:
+            result = outcome.get(timeout=0.01)
+        except queue.Empty:
+            if not client.failures.empty():
+                raise client.failures.get() from None
+            continue
+        if isinstance(result, tuple):
+            return result[0]
+        if isinstance(result, WeightsError):
+            raise result
+        raise WeightsError(f"vLLM's transfer failed: {type(result).__name__}: {result}") from result
+    raise WeightsError("vLLM's transfer was not done in time (weights.update_timeout_s)")
+
+
+def _release(engine: RemoteEngine, *, deadline: float) -> None:
+    """Let the engine's side leave the group that was, if there was one."""
+    with suppress(Refused):
+        engine.post("/shutdown_weight_transfer_engine", None, deadline=deadline)
+
+
+def _fail_all(publication: Publication, error: WeightsError) -> None:
+    for engine in list(publication.alive.values()):
+        publication.fail(engine, WeightsError(f"{engine}: {error}"))
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]

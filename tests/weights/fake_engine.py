@@ -1,0 +1,228 @@
+"""A small real HTTP server that takes weight updates as vLLM with our plugin does."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.broadcast import BroadcastGroup
+
+
+class FakeEngine(ThreadingHTTPServer):
+    """Serves the update routes and keeps a log of them.
+
+    On a path that begins with `fail` it answers 500, at `die` it hangs up there and from then on,
+    at `hang` it answers `hang_s` late. One that lies reports another version, one that
+    forgets loses the update it was told of.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        *,
+        fail: str = "",
+        die: str = "",
+        hang: str = "",
+        hang_s: float = 2.0,
+        lie: bool = False,
+        forgets: bool = False,
+        workers: int = 1,
+        staging_s: float = 0.0,
+        staging_error: str = "",
+    ):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.fail, self.die, self.hang, self.hang_s = fail, die, hang, hang_s
+        self.lie, self.forgets = lie, forgets
+        self.workers, self.staging_s, self.staging_error = workers, staging_s, staging_error
+        self.log: list[tuple[str, Any]] = []
+        self.label = "default"
+        self.paused = self.active = self.dead = False
+        self.received: list[dict[str, Tensor]] = []
+        self.stagings: list[_Staging] = []
+        self.groups: dict[int, BroadcastGroup] = {}
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.log if path != "/collective_rpc"]
+
+    def hang_up(self) -> None:
+        """Die, as far as anyone outside can tell."""
+        self.dead = True
+        for group in self.groups.values():
+            group.close()
+
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        route = path.partition("?")[0]
+        name = "_" + route.strip("/").split("/")[-1]
+        return getattr(self, name)(body)
+
+    def _weight_info(self, body: Any) -> tuple[int, Any]:
+        return 200, {"weight_version": "1.1" if self.lie else self.label}
+
+    def _get_world_size(self, body: Any) -> tuple[int, Any]:
+        return 200, {"world_size": self.workers}
+
+    def _pause(self, body: Any) -> tuple[int, Any]:
+        self.paused = True
+        return 200, {"status": "paused"}
+
+    def _resume(self, body: Any) -> tuple[int, Any]:
+        self.paused = False
+        return 200, {"status": "resumed"}
+
+    def _shutdown_weight_transfer_engine(self, body: Any) -> tuple[int, Any]:
+        return 200, {}
+
+    def _init_weight_transfer_engine(self, body: Any) -> tuple[int, Any]:
+        info = body["init_info"]
+        groups = self.groups = {}
+        if "master_address" in info:
+            for rank in range(info["rank_offset"], info["rank_offset"] + self.workers):
+                # Not a daemon: C++ that waits for a peer must not outlive the interpreter.
+                threading.Thread(target=_meet, args=(groups, info, rank)).start()
+        return 200, {}
+
+    def _start_weight_update(self, body: Any) -> tuple[int, Any]:
+        if self.active:
+            return _error("start_weight_update called while an update is already active.")
+        self.active, self.stagings = True, []
+        return 200, {}
+
+    def _update_weights(self, body: Any) -> tuple[int, Any]:
+        if not self.active:
+            return _error("start_weight_update must be called before update_weights.")
+        info = body["update_info"]
+        if info.get("discard"):
+            self.active, self.stagings = False, []
+            return _error("weight update discarded, as asked for; the old weights serve on")
+        workers = 0 if self.forgets else self.workers
+        self.stagings = [_Staging(self, info, worker) for worker in range(workers)]
+        return 200, {}
+
+    def _collective_rpc(self, body: Any) -> tuple[int, Any]:
+        idle = {"state": "idle", "error": "", "path": ""}
+        return 200, {"results": [one.status for one in self.stagings] or [idle] * self.workers}
+
+    def _finish_weight_update(self, body: Any) -> tuple[int, Any]:
+        if any(one.status["state"] != "ready" for one in self.stagings) or not self.active:
+            return _error("nothing is staged")
+        self.active, self.label = False, body["weight_version"]
+        return 200, {}
+
+
+def _meet(groups: dict[int, BroadcastGroup], info: dict[str, Any], rank: int) -> None:
+    try:
+        groups[rank] = BroadcastGroup(
+            address=info["master_address"],
+            port=info["master_port"],
+            rank=rank,
+            world_size=info["world_size"],
+            timeout_s=info["timeout_s"],
+        )
+    except WeightsError:
+        return  # it shows when nothing can be received
+
+
+class _Staging:
+    """Of one worker."""
+
+    def __init__(self, engine: FakeEngine, info: dict[str, Any], worker: int):
+        self.status = {"state": "staging", "error": "", "path": ""}
+        self._engine, self._info, self._worker = engine, info, worker
+        self._groups = engine.groups  # of this moment: a later meeting is for a later update
+        if engine.staging_s or self._is_broadcast:
+            threading.Thread(target=self._run).start()
+        else:
+            self._run()
+
+    @property
+    def _is_broadcast(self) -> bool:
+        return "crc32" in self._info
+
+    def _run(self) -> None:
+        engine = self._engine
+        time.sleep(engine.staging_s)
+        try:
+            if engine.staging_error:
+                raise WeightsError(engine.staging_error)
+            if self._is_broadcast:
+                engine.received.append(self._receive())
+            self.status = {**self.status, "state": "ready"}
+        except WeightsError as error:
+            self.status = {**self.status, "state": "failed", "error": str(error)}
+
+    def _receive(self) -> dict[str, Tensor]:
+        deadline = time.monotonic() + 3
+        while len(self._groups) < self._engine.workers:
+            if time.monotonic() > deadline:
+                raise WeightsError("the broadcast group has not met in time")
+            time.sleep(0.005)
+        group = sorted(self._groups.items())[self._worker][1]
+        info = self._info
+        dtypes = [getattr(torch, name) for name in info["dtypes"]]
+        return group.receive(info["names"], dtypes, info["shapes"], info["crc32"])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeEngine
+
+    def do_GET(self) -> None:
+        self._do(None)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._do(json.loads(body) if body else None)
+
+    def _do(self, body: Any) -> None:
+        engine, path = self.server, self.path
+        engine.log.append((path, body))
+        if engine.die and path.startswith(engine.die):
+            engine.hang_up()
+        if engine.dead:
+            return  # without a word
+        if engine.hang and path.startswith(engine.hang):
+            time.sleep(engine.hang_s)
+        if engine.fail and path.startswith(engine.fail):
+            status, content = _error("no such file")
+        else:
+            status, content = engine.answer(path, body)
+        reply = json.dumps(content).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+        except ConnectionError:
+            return  # who asked did not wait
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def _error(message: str) -> tuple[int, Any]:
+    return 500, {"error": {"message": f"Call to collective_rpc method failed: {message}"}}
+
+
+@contextmanager
+def engine(**options: Any) -> Iterator[FakeEngine]:
+    """A fake engine that runs while the context is open."""
+    with FakeEngine(**options) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(timeout=5)

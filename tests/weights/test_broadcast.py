@@ -1,0 +1,127 @@
+"""Broadcast groups of real processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from broadcast_child import TENSORS
+
+from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights import broadcast
+from agentgym_rl.weights.broadcast import BroadcastGroup
+from agentgym_rl.weights.checksum import checksum
+
+CHILD = Path(__file__).with_name("broadcast_child.py")
+
+
+@contextmanager
+def members(
+    *crcs: str,
+    size: int = 0,
+    timeout_s: float = 20,
+    meeting_s: float = 60,
+    bucket_bytes: int = 1 << 20,
+) -> Iterator[tuple[BroadcastGroup, list[subprocess.Popen[str]]]]:
+    """Rank 0's group, and the processes of the other ranks."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port, size = listener.getsockname()[1], size or len(crcs) + 1
+    children = [
+        subprocess.Popen(
+            [sys.executable, CHILD, *map(str, (port, rank, size, timeout_s, crc, bucket_bytes))],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank, crc in enumerate(crcs, start=1)
+    ]
+    try:
+        group = BroadcastGroup(
+            address="127.0.0.1",
+            port=port,
+            rank=0,
+            world_size=size,
+            timeout_s=meeting_s,
+            listener=listener,
+        )
+        for child in children:
+            assert line(child) == "met"
+        yield group, children
+        group.close()
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate(timeout=10)
+
+
+def line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 40, 1 << 20])
+def test_tensors_come_as_they_were_sent_and_the_end_is_noticed(bucket_bytes, monkeypatch):
+    monkeypatch.setattr(broadcast, "BUCKET_BYTES", bucket_bytes)
+    crc = checksum(TENSORS)
+    with members(crc, crc, bucket_bytes=bucket_bytes) as (group, children):
+        for _ in range(2):
+            group.send(TENSORS)
+            assert [line(child) for child in children] == ["same", "same"]
+        group.close()
+        start = time.monotonic()
+        lines = [line(child) for child in children]
+        assert all("of 3: broadcast of" in text for text in lines), lines
+        assert time.monotonic() - start < 5
+
+
+def test_what_is_not_what_was_sent_is_refused():
+    with members("00000000") as (group, children):
+        group.send(TENSORS)
+        assert "crc32" in line(children[0])
+
+
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_member_that_dies_is_an_error_soon_and_another_group_can_be_made(dying):
+    crcs = [checksum(TENSORS)] * 2
+    crcs[dying] = "die"
+    with members(*crcs, timeout_s=30) as (group, children):
+        children[dying].wait(timeout=10)
+        start = time.monotonic()
+        with pytest.raises(WeightsError, match=r"rank 0 of 3: broadcast of \d+ bytes: Runtime"):
+            group.send(TENSORS)
+        assert time.monotonic() - start < 5
+    with members(checksum(TENSORS)) as (group, children):
+        group.send(TENSORS)
+        assert line(children[0]) == "same"
+
+
+def test_a_member_that_never_comes_costs_the_deadline():
+    start = time.monotonic()
+    with (
+        pytest.raises(WeightsError, match=r"rank 0 of 3: the members did not meet within 1\.0 s"),
+        members(checksum(TENSORS), size=3, meeting_s=1),
+    ):
+        pass
+    assert time.monotonic() - start < 10
+
+
+def test_a_silent_sender_costs_the_deadline():
+    with members(checksum(TENSORS), timeout_s=5) as (_, children):
+        assert "Timed out" in line(children[0])
+
+
+def test_a_closed_group_says_so_and_the_default_group_is_untouched():
+    group = BroadcastGroup(address="127.0.0.1", port=0, rank=0, world_size=1, timeout_s=5)
+    group.send(TENSORS)
+    assert not torch.distributed.is_initialized()
+    group.close()
+    with pytest.raises(WeightsError, match="is closed"):
+        group.send(TENSORS)

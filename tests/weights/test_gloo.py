@@ -1,0 +1,148 @@
+"""Broadcasts to small real servers whose workers are in a real broadcast group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from fake_engine import FakeEngine, engine
+
+from agentgym_rl.weights.gloo import Broadcasts, own_address
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5], dtype=torch.bfloat16)}
+
+
+class Trainer:
+    """A publisher over gloo that publishes one version after the other."""
+
+    def __init__(self, **options: Any):
+        self.transport = Broadcasts(timeout_s=2)
+        self.publisher = Publisher(
+            transport=self.transport,
+            polls_staging=True,
+            **{"interrupt": "keep", "timeout_s": 10, **options},
+        )
+        self.version = 0
+
+    def publish(self, **engines: FakeEngine) -> Published:
+        self.version += 1
+        tensors = {name: tensor + self.version for name, tensor in TENSORS.items()}
+        self.publisher.prepare(self.version, tensors)
+        urls = {name: engine.url for name, engine in engines.items()}
+        return self.publisher.publish(urls, self.version)
+
+    def reached(self, server: FakeEngine) -> bool:
+        """Whether every worker of the engine has the version published last."""
+        last = server.received[-server.workers :]
+        return len(last) == server.workers and all(self.is_last(state) for state in last)
+
+    def is_last(self, state: Mapping[str, torch.Tensor]) -> bool:
+        return all(torch.equal(state[name], part + self.version) for name, part in TENSORS.items())
+
+
+def meetings(server: FakeEngine) -> int:
+    return server.paths.count("/init_weight_transfer_engine")
+
+
+def test_every_worker_gets_every_version_over_one_meeting():
+    trainer = Trainer()
+    with engine(workers=2) as one, engine() as two:
+        for _ in range(3):
+            assert trainer.publish(a=one, b=two).served == ("a", "b")
+            assert trainer.reached(one)
+            assert trainer.reached(two)
+        offsets = [server.log[1][1]["init_info"]["rank_offset"] for server in (one, two)]
+        assert offsets == [1, 3]
+        assert meetings(one) == meetings(two) == 1
+        trainer.publisher.close()
+
+
+def test_members_come_and_go():
+    trainer = Trainer()
+    with engine() as one, engine() as two:
+        trainer.publish(a=one)
+        assert trainer.publish(a=one, b=two).served == ("a", "b")
+        assert trainer.publish(b=two).served == ("b",)
+        assert trainer.reached(two)
+        assert not trainer.reached(one)
+        assert (meetings(one), meetings(two)) == (2, 2)
+
+
+DEATHS = [
+    "/get_world_size",
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/collective_rpc",
+    "/pause",
+    "/finish_weight_update",
+    "/resume",
+]
+
+
+@pytest.mark.parametrize("step", DEATHS)
+def test_an_engine_that_dies_at_any_step_is_left_out(step):
+    trainer = Trainer()
+    with engine(die=step) as dying, engine(workers=2) as living:
+        done = trainer.publish(a=dying, b=living)
+        assert done.served == ("b",)
+        assert done.seconds < 8
+        assert trainer.reached(living)
+        assert step in done.failed["a"]
+        assert trainer.publish(b=living).served == ("b",)
+        assert trainer.reached(living)
+
+
+def test_a_death_between_publications_is_found_out():
+    trainer = Trainer()
+    with engine() as dying, engine() as living:
+        trainer.publish(a=dying, b=living)
+        dying.hang_up()
+        done = trainer.publish(a=dying, b=living)
+        assert done.served == ("b",)
+        assert trainer.reached(living)
+
+
+def test_a_restarted_engine_behind_the_same_url_gets_the_next_version():
+    trainer = Trainer()
+    with engine() as server:
+        trainer.publish(a=server)
+        for group in server.groups.values():
+            group.close()  # the old process is gone
+        server.groups = {}
+        assert trainer.publish(a=server).served == ("a",)
+        assert trainer.reached(server)
+
+
+def test_a_silent_member_costs_the_others_half_of_the_time():
+    trainer = Trainer(timeout_s=4)
+    with engine(hang="/update_weights", hang_s=10) as silent, engine() as living:
+        done = trainer.publish(a=silent, b=living)
+        assert done.served == ("b",)
+        assert "no answer in" in done.failed["a"]
+
+
+def test_damage_on_the_way_fails_that_version_alone():
+    trainer = Trainer()
+    with engine() as server:
+        trainer.publisher.prepare(1, TENSORS)
+        trainer.transport._update["crc32"] = "00000000"
+        with pytest.raises(PublicationFailed, match=r"worker 0: failed: .*crc32 .* 00000000"):
+            trainer.publisher.publish({"a": server.url}, 1)
+        assert trainer.publish(a=server).served == ("a",)
+
+
+def test_nobody_to_publish_to_is_an_error_at_once():
+    trainer = Trainer()
+    with engine() as gone:
+        pass
+    with pytest.raises(PublicationFailed, match="ConnectionRefused") as failure:
+        trainer.publish(a=gone)
+    assert failure.value.failed.keys() == {"a"}
+
+
+def test_engines_on_this_machine_meet_on_loopback():
+    assert own_address(["http://127.0.0.1:1", "http://localhost:2"]) == "127.0.0.1"
