@@ -1,7 +1,8 @@
 """The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
 
 A transaction survives the death of the process at any moment (`synchronous=NORMAL`: a power
-failure may cost the last ones, never the file). `arl train` is the only writer.
+failure may cost the last ones, never the file). `arl train` is the only writer; readers open it
+read-only and hold no transaction, so a live run does not notice them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from .buffer import Group
+from .errors import ConfigError
 from .task import Task
 from .trajectory import Trajectory
 
@@ -144,6 +147,58 @@ class EpisodeLog:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+
+class EpisodeReader:
+    """`episodes.db` of a run, living or not, read-only. All methods may raise ConfigError:
+    the file is no episode log, or one that this version of the package cannot read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
+        # Without a -wal beside it no run has the file open; `immutable` then leaves no files
+        # behind, and reads from folders one may not write to.
+        options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        with self._explained():
+            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+
+    def episode_ids(self, *, untrained: bool = False) -> list[str]:
+        """Episodes of the groups that were handed to the trainer (`untrained`: of all groups)."""
+        query = "SELECT t.episode_id FROM trajectories t JOIN groups g USING (group_id)"
+        trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
+        with self._explained():
+            return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
+
+    def trajectory(self, episode_id: str) -> Trajectory:
+        """The record of an episode that is there."""
+        query = "SELECT data FROM trajectories WHERE episode_id = ?"
+        with self._explained():
+            ((data,),) = self._db.execute(query, (episode_id,))
+        try:
+            return Trajectory.unpack(data)
+        except ValueError as error:
+            raise ConfigError(
+                f"episode {episode_id} in {self._path} cannot be read ({error}); was the run made "
+                "by another version of this package?"
+            ) from error
+
+    @property
+    def steps_published(self) -> int:
+        """Training batches that have become a policy version."""
+        with self._explained():
+            return self._db.execute("SELECT count(*) FROM versions").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ConfigError(f"{self._path} is no readable episode log: {error}") from error
 
 
 def _columns(member: Trajectory) -> tuple[object, ...]:
