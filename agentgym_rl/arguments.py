@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from . import __version__
 from .config import Config, load_config
+from .config_file import section_types
 from .errors import ConfigError
 
 _DESCRIPTION = """\
@@ -24,6 +25,26 @@ Train any agent that speaks the OpenAI API, by asynchronous reinforcement learni
   arl train --env math --agent react          the main job: a laptop CPU, a minute or two
   arl eval  --run runs/NAME                   held-out reward of a finished run
   arl list                                    environments and agents, plugins included
+"""
+_AUDIT = """\
+Was every trained token sampled by the very policy version recorded with it?
+
+Recomputes the log-prob of every trained token of a run, by a plain forward of
+its version at its recorded temperature, and compares it with what the engine
+reported while sampling. Needs a run made with --weights.keep_versions=all; a
+run that has not finished is audited as far as it got, undisturbed.
+
+float32: every token must agree within the limit (1e-3; engines agree to about
+1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ
+by more between correct kernels, so one wrong segment can go unnoticed there.
+
+Where rollout.interrupt is keep, tokens sampled after an update of their own
+request stand on KV of older weights: counted and reported apart, not judged.
+A control recomputes some tokens under the version before theirs: if that is
+within the limit too, versions hardly differ and the audit proves little.
+
+Tokens that fail are recomputed under neighbouring versions and at temperature
+1, to say what is wrong. Exit code: 0 passed, 1 failed, 2 nothing to audit.
 """
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
@@ -35,6 +56,7 @@ _SHORT_FORMS = {
     "agent": "agent.id",
     "model": "model.path",
     "engine": "engine.type",
+    "backend": "engine.type",
     "steps": "steps",
     "seed": "seed",
 }
@@ -190,7 +212,8 @@ def _eval(parser: ArgumentParser) -> None:
 
 def _engine(parser: ArgumentParser) -> None:
     _config(parser)
-    parser.add_argument("--backend", metavar="NAME", help="embedded")
+    parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several servers")
     parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
     parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
@@ -202,9 +225,20 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
     parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
-    parser.add_argument("--engines", required=True, metavar="URL,URL", help="get the weights")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+
+
+def _audit(parser: ArgumentParser) -> None:
+    parser.description = _AUDIT
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="limit on |Δ log-prob| (see above)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also episodes that wait or were dropped"
+    )
 
 
 def _bench(parser: ArgumentParser) -> None:
@@ -215,6 +249,7 @@ def _bench(parser: ArgumentParser) -> None:
 _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
+    "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "list": (lambda parser: _json(parser), "environments and agents, plugins included"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
@@ -236,17 +271,20 @@ def _config(parser: ArgumentParser) -> None:
 def _who_plays(parser: ArgumentParser) -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
-    parser.add_argument("--engine", metavar="TYPE", help="embedded")
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
 
 
 def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Each section with its own keys; the whole configuration's is ""."""
-    inner = {
-        k: f.default for k, f in model.model_fields.items() if isinstance(f.default, BaseModel)
-    }
-    yield prefix, [key for key in model.model_fields if key not in inner]
-    for key, section in inner.items():
-        yield from _sections(type(section), f"{prefix}.{key}".lstrip("."))
+    """Each section with its own keys; the whole configuration's is "".
+
+    A section that comes in several types is there once for each, its `type` first.
+    """
+    inner = {key: kinds for key, f in model.model_fields.items() if (kinds := section_types(f))}
+    keys = [key for key in model.model_fields if key not in inner]
+    yield prefix, sorted(keys, key=lambda key: key != "type")
+    for key, kinds in inner.items():
+        for kind in kinds:
+            yield from _sections(kind, f"{prefix}.{key}".lstrip("."))
 
 
 def _key_table(model: type[BaseModel]) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,6 +139,21 @@ def _eval(args: Namespace) -> int:
     return 0
 
 
+def _audit(args: Namespace) -> int:
+    log.setup()
+    from .audit.run import audit
+    from .inspect.audit_report import audit_text
+
+    report = audit(
+        args.run, threshold=args.threshold, untrained=args.all, on_progress=_counting("audited")
+    )
+    if args.json:
+        _print_json(report)
+    else:
+        print(audit_text(report))
+    return 0 if report["passed"] else 1
+
+
 def _list(args: Namespace) -> int:
     from .registry import listing
 
@@ -158,14 +175,26 @@ def _row(row: Listed) -> dict[str, str]:
 
 def _engine(args: Namespace) -> int:
     config = load_configuration(args)
-    if args.backend and args.backend != config.engine.type:
-        raise ConfigError(f"unknown --backend {args.backend!r}; allowed: embedded")
     log.setup(config.logging.level)
-    from .engines.embedded.main import serve
     from .model import resolve_model
 
+    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    if config.engine.type == "vllm":
+        from .engines.vllm.command import exec_server
+
+        exec_server(
+            config.engine,
+            model_dir=model_dir,
+            served_model_name=config.model.path,
+            host=args.host,
+            port=args.port,
+            index=args.index,
+            transport=config.weights.transport,
+        )
+    from .engines.embedded.main import serve
+
     serve(
-        model_dir=resolve_model(config.model.path, revision=config.model.revision),
+        model_dir=model_dir,
         config=config.engine,
         host=args.host,
         port=args.port,
@@ -194,7 +223,6 @@ def _trainer(args: Namespace) -> int:
         run_dir=Path(args.run),
         weights_dir=args.weights,
         controller_url=args.controller,
-        engine_urls=args.engines.split(","),
         rank=args.rank,
         world_size=config.trainer.num_ranks,
         rendezvous=args.rendezvous,
@@ -213,27 +241,21 @@ def _bench(args: Namespace) -> int:
 
 def _benchmark(name: str) -> Any:
     """The module benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
-    import importlib.util
-
-    folder = Path(__file__).parents[1] / "benchmarks"
-    file = folder / f"{name}.py"
-    if not file.exists():
-        known = ", ".join(sorted(f.stem for f in folder.glob("[a-z]*.py"))) or "none here"
+    root = Path(__file__).parents[1]
+    known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
+    if name not in known:
         raise ConfigError(
-            f"no benchmark {name!r} (known: {known}); they come with the source checkout"
+            f"no benchmark {name!r} (known: {', '.join(known) or 'none here'}); they come with the "
+            "source checkout"
         )
-    spec = importlib.util.spec_from_file_location(f"benchmarks.{name}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"benchmarks.{name}")
 
 
 _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "train": _train,
     "eval": _eval,
+    "audit": _audit,
     "list": _list,
     "engine": _engine,
     "trainer": _trainer,
@@ -253,6 +275,20 @@ def _progress(config: Config, *, total_steps: int) -> Iterator[Progress]:
         yield progress
     finally:
         progress.close()
+
+
+def _counting(done: str) -> Callable[[int], None]:
+    """Says on stderr how many tokens are done, every two seconds."""
+    total, said = 0, time.monotonic()
+
+    def count(tokens: int) -> None:
+        nonlocal total, said
+        total += tokens
+        if time.monotonic() - said >= 2:
+            said = time.monotonic()
+            print(f"{done} {total:,} tokens", file=sys.stderr, flush=True)
+
+    return count
 
 
 def _print_json(value: Any) -> None:

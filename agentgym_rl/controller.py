@@ -5,6 +5,8 @@ reach it over private HTTP with a bearer token and msgpack bodies:
 
     POST /ready  {"rank": r}          the rank has loaded its model
     GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
+    POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
+    POST /publish/end   {"version", "served": [name], "failed": {name: why}}
     POST /report                      a StepReport, once its version is on every engine
 
 The trainer never sees tasks, agents or text.
@@ -18,8 +20,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Never
+from collections.abc import Callable, Iterable, Mapping
+from typing import Never, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -44,6 +46,26 @@ PER_ENV = ("reward/mean", "reward/std", "episode/turns", "episode/tokens")
 StepListener = Callable[[int, Mapping[str, float]], None]
 
 
+class Publications(Protocol):
+    """Who must get a policy version, and what came of it (see fleet.Fleet)."""
+
+    async def begin_publication(self, version: int) -> dict[str, str]: ...
+
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None: ...
+
+
+class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+
+
+class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    served: list[str]
+    failed: dict[str, str]
+
+
 class Controller:
     """State of one run between its processes. One event loop only."""
 
@@ -54,6 +76,7 @@ class Controller:
         episodes: EpisodeLog,
         metrics: MetricsFile,
         *,
+        publications: Publications,
         token: str,
         on_step: StepListener,
     ) -> None:
@@ -69,6 +92,7 @@ class Controller:
         self.buffer = buffer
         self._episodes = episodes
         self._metrics = metrics
+        self._publications = publications
         self.token = token
         self._on_step = on_step
         self._leased: dict[int, list[BatchShard]] = {}
@@ -197,7 +221,21 @@ class Controller:
             self.ready_ranks.add(int(msgspec.json.decode(body)["rank"]))
             self.changes.notify()
             return 200, b""
+        if method == "POST" and path in ("/publish/begin", "/publish/end"):
+            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+            return await self._publish(body, begins=path.endswith("begin"))
         return 404, f"no route {method} {path}".encode()
+
+    async def _publish(self, body: bytes, *, begins: bool) -> tuple[int, bytes]:
+        if begins:
+            begin = msgspec.json.decode(body, type=_PublishBegin)
+            if self._closing:
+                return 410, b"the run is ending"
+            engines = await self._publications.begin_publication(begin.version)
+            return (200, msgspec.json.encode({"engines": engines})) if engines else (204, b"")
+        end = msgspec.json.decode(body, type=_PublishEnd)
+        await self._publications.end_publication(end.version, served=end.served, failed=end.failed)
+        return 200, b""
 
     async def _get_batch(self, step: int, scope: Scope) -> tuple[int, bytes]:
         query = parse_qs(scope["query_string"].decode("latin-1"))

@@ -6,6 +6,7 @@ A failed episode is data: this is the only place where exceptions become outcome
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import traceback
@@ -33,7 +34,14 @@ RETRY_AFTER_S = 0.2
 FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
 """What env and agent code may raise without ending the run; our own cancellation passes."""
 
-COUNTED = ("forks", "tool_calls", "malformed_calls", "length_turns", "undelivered_turns")
+COUNTED = (
+    "forks",
+    "tool_calls",
+    "malformed_calls",
+    "length_turns",
+    "undelivered_turns",
+    "unknown_version_tokens",
+)
 """What the session counts that becomes an `episode/…` metric; the env adds its own."""
 
 
@@ -128,6 +136,10 @@ class EpisodeEnv(Env):
             raise self.failure from error
 
 
+async def _at_once() -> None:
+    """Nothing to wait for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Player:
     """Everything that is the same for all episodes of a run."""
@@ -138,6 +150,9 @@ class Player:
     clients: AgentClients
     model_name: str
     deadlines: Deadlines
+    wait_ready: Callable[[], Awaitable[None]] = _at_once
+    """Returns once an engine serves; asked before an episode is played again. May raise
+    InfraError."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
@@ -211,6 +226,8 @@ async def play_with_retries(
             break
         log.warning("episode %s is played again: %s", episode_id, trajectory.error)
         await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
+        with contextlib.suppress(InfraError):  # then the next attempt fails of it, and says so
+            await player.wait_ready()
     return trajectory
 
 

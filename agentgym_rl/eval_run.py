@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 from .cluster.local import LocalProcesses
 from .config import Config, ModelConfig, dump_toml
 from .evaluate import EvalResult, evaluate
+from .fleet import Fleet
 from .inspect.progress import Progress
 from .model import resolve_model
-from .stack import check, serving_policy, start_engine, task_source
+from .stack import check, serving_policy, task_source
 
 
 async def evaluate_model(
@@ -43,22 +43,19 @@ async def _evaluate(
     config: Config, config_file: Path, processes: LocalProcesses, progress: Progress
 ) -> EvalResult:
     progress.phase("starting the engine")
-    url = await start_engine(config, config_file, processes)
-    async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(processes.watch(), name="watch")
-        async with serving_policy(config, processes, url) as player:
-            progress.phase("evaluating on held-out tasks")
-            result = await evaluate(
-                player,
-                task_source(config, "eval", seed=config.eval.seed),
-                config.eval,
-                max_tokens=config.rollout.max_tokens,
-                seed=config.seed,
-                max_retries=config.rollout.max_retries,
-                on_progress=progress.evaluating,
-            )
-        watch.cancel()
-    return result
+    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    fleet = Fleet(config, config_file, processes, model_dir=model_dir)
+    async with fleet.running(), serving_policy(config, fleet) as player:
+        progress.phase("evaluating on held-out tasks")
+        return await evaluate(
+            player,
+            task_source(config, "eval", seed=config.eval.seed),
+            config.eval,
+            max_tokens=config.rollout.max_tokens,
+            seed=config.seed,
+            max_retries=config.rollout.max_retries,
+            on_progress=progress.evaluating,
+        )
 
 
 def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:

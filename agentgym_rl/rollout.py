@@ -22,7 +22,7 @@ from .gateway.sessions import SessionSampling
 from .registry import import_object
 from .seeding import derived_seed
 from .task import Task, TaskSource
-from .trajectory import Outcome, Trajectory
+from .trajectory import NOT_SAMPLED, Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Rollout:
         """
         self.outcomes[trajectory.outcome.value] += 1
         self._controller.generated_tokens += sum(
-            int((row.policy_versions >= 0).sum()) for row in trajectory.rows
+            int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows
         )
         self._recent.append(trajectory)
         if trajectory.outcome.trains:

@@ -2,7 +2,7 @@
 
 A crash anywhere ends everything, and names its cause. Order of a run:
 
-    engine and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
+    engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from .episode import Player
 from .episode_log import EpisodeLog
 from .errors import ProcessDied
 from .evaluate import EvalResult, evaluate
+from .fleet import Fleet
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
-from .model import resolve_paths
+from .model import resolve_model, resolve_paths
+from .process import free_port
 from .rollout import Rollout
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
-from .stack import check, free_port, serving_policy, start_engine, task_source
+from .stack import check, serving_policy, task_source
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
 
@@ -53,6 +55,8 @@ class TrainResult:
     eval_outcomes: Mapping[str, int]
     """Episodes of both evaluations by outcome; those not completed or truncated do not count
     in the rewards."""
+    engines: Mapping[str, int]
+    """What happened to engines and turns: restarts, and the router's counters."""
     duration_s: float
     run: str
 
@@ -65,25 +69,37 @@ async def train(config: Config, progress: Progress) -> TrainResult:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        weights_dir = stack.enter_context(WeightsFolder(weights_name))
+        root = Path(config.weights.folder) if config.weights.folder else None
+        weights_dir = stack.enter_context(WeightsFolder(weights_name, root=root))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
+        processes = await stack.enter_async_context(
+            LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
+        )
+        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights_dir)
         total_groups = config.steps * config.rollout.groups_per_batch
         controller = Controller(
             config,
             Buffer(config.rollout, total_groups=total_groups),
             episodes,
             metrics,
+            publications=fleet,
             token=secrets.token_hex(16),
             on_step=progress.step,
         )
-        processes = await stack.enter_async_context(
-            LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
-        )
         run = _TrainingRun(
-            config, run_dir, config_file, weights_dir, processes, controller, episodes, progress
+            config,
+            run_dir,
+            config_file,
+            weights_dir,
+            processes,
+            fleet,
+            controller,
+            episodes,
+            progress,
         )
         return await run.run()
 
@@ -95,16 +111,19 @@ class _TrainingRun:
     config_file: Path
     weights_dir: Path
     processes: LocalProcesses
+    fleet: Fleet
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
 
     async def run(self) -> TrainResult:
         start = time.monotonic()
-        self.progress.phase("starting engine and trainer")
-        async with serving(self.controller, host="127.0.0.1", port=0) as controller_url:
-            engine_url = await start_engine(self.config, self.config_file, self.processes)
-            await self._start_trainer(controller_url, engine_url)
+        self.progress.phase("starting engines and trainer")
+        async with (
+            serving(self.controller, host="127.0.0.1", port=0) as controller_url,
+            self.fleet.running(),
+        ):
+            await self._start_trainer(controller_url)
             async with self._ending(), asyncio.TaskGroup() as tasks:
                 watches = [
                     tasks.create_task(self.processes.watch(), name="watch processes"),
@@ -113,7 +132,7 @@ class _TrainingRun:
                 ]
                 # Rollout ends before the gateway does: no episode fails because the run ends.
                 async with (
-                    serving_policy(self.config, self.processes, engine_url) as player,
+                    serving_policy(self.config, self.fleet) as player,
                     asyncio.TaskGroup() as producers,
                 ):
                     before = await self._evaluate(player, "before")
@@ -132,14 +151,13 @@ class _TrainingRun:
         finally:
             self.controller.close()
 
-    async def _start_trainer(self, controller_url: str, engine_url: str) -> None:
+    async def _start_trainer(self, controller_url: str) -> None:
         for spec in trainer_processes(
             self.config,
             self.config_file,
             run_dir=self.run_dir,
             weights_dir=self.weights_dir,
             controller_url=controller_url,
-            engine_urls=[engine_url],
             rendezvous=f"tcp://127.0.0.1:{free_port()}",
             token=self.controller.token,
         ):
@@ -243,6 +261,7 @@ class _TrainingRun:
             tool_calls_after=after.tool_calls if after else None,
             outcomes=dict(rollout.outcomes),
             eval_outcomes=outcomes,
+            engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
             duration_s=duration_s,
             run=shown(self.run_dir),
         )

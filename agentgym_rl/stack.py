@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from . import registry
-from .cluster.local import LocalProcesses
-from .config import Config
-from .engine import version_label
-from .engines.client import HttpEngine
-from .engines.launch import engine_process
+from .config import Config, VllmEngineConfig
+from .engines.vllm.build import find_build
 from .episode import Deadlines, Player
 from .errors import ConfigError
+from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
 from .gateway.server import Gateway
@@ -31,13 +29,14 @@ def check(config: Config) -> None:
     """Refuse what cannot work before anything is started.
 
     Raises:
-        ConfigError: an unknown env, agent, filter or model, a model without chat template,
-            tasks that cannot be recorded, or a port that is taken.
+        ConfigError: an unknown env, agent, filter or model, a model without chat template, no
+            usable vLLM, tasks that cannot be recorded, or a port that is taken.
     """
     registry.spec(config.env.id, kind="env").make(**config.env.options)
     registry.make_agent(config.agent.id, **config.agent.options)
     accept_filter(config.rollout.should_accept)
     ChatFormat.load(resolve_model(config.model.path, revision=config.model.revision))
+    _check_engine(config)
     splits: tuple[Split, ...] = ("train", "eval")
     for split in splits:
         _check_tasks(config, split)
@@ -51,6 +50,18 @@ def check(config: Config) -> None:
                 f"gateway.port {config.gateway.port} on {config.gateway.host}: {error}; "
                 "0 picks a free one"
             ) from error
+
+
+def _check_engine(config: Config) -> None:
+    engine = config.engine
+    if not isinstance(engine, VllmEngineConfig) or engine.urls:
+        return  # servers that run already are checked when they answer
+    build = find_build(engine.python)
+    if not build.has_spans and config.rollout.interrupt != "abort":
+        raise ConfigError(
+            f"vLLM {build.version} does not say which version sampled which token: only "
+            f"rollout.interrupt 'abort' is exact there, got {config.rollout.interrupt!r}"
+        )
 
 
 def _check_tasks(config: Config, split: Split) -> None:
@@ -76,43 +87,34 @@ def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
     return spec.task_source(split, seed=seed, **config.env.options)
 
 
-async def start_engine(config: Config, config_file: Path, processes: LocalProcesses) -> str:
-    """Start an engine process that serves version 0; returns its URL (it is not ready yet)."""
-    port = free_port()
-    await processes.start(engine_process(config, config_file, port=port, label=version_label(0)))
-    return f"http://127.0.0.1:{port}"
-
-
 @contextlib.asynccontextmanager
-async def serving_policy(
-    config: Config, processes: LocalProcesses, url: str
-) -> AsyncIterator[Player]:
-    """Wait until the engine at `url` is ready and put the gateway in front of it."""
+async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
+    """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
     model_dir = resolve_model(config.model.path, revision=config.model.revision)
     chat = ChatFormat.load(model_dir)
-    await processes.ready("engine", timeout_s=config.engine.start_timeout_s)
-    async with contextlib.AsyncExitStack() as stack:
-        engine = HttpEngine(url, timeout_s=config.engine.request_timeout_s)
-        stack.push_async_callback(engine.close)
-        info = await engine.info()
-        if info.tokenizer_hash != tokenizer_hash(model_dir):
-            raise ConfigError(
-                f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
-                f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"
-            )
-        gateway = Gateway(
-            engine,
-            chat,
-            config=config.gateway,
-            model_name=info.model,
-            max_model_len=info.max_model_len,
+    info = await fleet.ready()
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
+        raise ConfigError(
+            f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
+            f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"
         )
-        base_url = await stack.enter_async_context(gateway.serve())
-        clients = await stack.enter_async_context(AgentClients(base_url))
-        yield _player(config, gateway, clients, info.model)
+    gateway = Gateway(
+        fleet.router,
+        chat,
+        config=config.gateway,
+        model_name=info.model,
+        max_model_len=info.max_model_len,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(fleet.watch(), name="watch engines")
+        async with gateway.serve() as base_url, AgentClients(base_url) as clients:
+            yield _player(config, fleet, gateway, clients, info.model)
+        watch.cancel()
 
 
-def _player(config: Config, gateway: Gateway, clients: AgentClients, model_name: str) -> Player:
+def _player(
+    config: Config, fleet: Fleet, gateway: Gateway, clients: AgentClients, model_name: str
+) -> Player:
     env = registry.spec(config.env.id, kind="env")
     agent = registry.spec(config.agent.id, kind="agent")
     return Player(
@@ -126,11 +128,5 @@ def _player(config: Config, gateway: Gateway, clients: AgentClients, model_name:
             turn_s=config.rollout.turn_timeout_s,
             tool_s=config.rollout.tool_timeout_s,
         ),
+        wait_ready=fleet.wait_serving,
     )
-
-
-def free_port() -> int:
-    """A loopback port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

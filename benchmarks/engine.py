@@ -9,18 +9,11 @@ slows both alike. Figures are medians over the rounds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import platform
 import random
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +29,13 @@ from transformers import (
 from agentgym_rl.engines import wire
 from agentgym_rl.model import BUNDLED
 
+from ._common import engine_server, hardware, model_config, versions
+
 CONCURRENCY = 64
 PROMPT_TOKENS = (16, 96)
 NEW_TOKENS = 128
 GOALS = {"fused": 1.5, "cached": 1.0}
 _ROUND_TIMEOUT_S = 300.0
-
-_SERVE = """
-import sys
-from pathlib import Path
-from agentgym_rl.config import EngineConfig
-from agentgym_rl.engines.embedded.main import serve
-serve(model_dir=Path(sys.argv[1]), config=EngineConfig(device="cpu", num_threads=int(sys.argv[2])))
-"""
 
 
 def run(*, rounds: int = 5, num_threads: int = 1) -> dict[str, Any]:
@@ -72,8 +59,8 @@ def run(*, rounds: int = 5, num_threads: int = 1) -> dict[str, Any]:
             ]
     return {
         "name": "engine",
-        "hardware": f"{_cpu()}, {os.cpu_count()} cores, {num_threads} thread(s) a process",
-        "versions": {name: version(name) for name in ("agentgym-rl", "torch", "transformers")},
+        "hardware": hardware(f"{num_threads} thread(s) a process"),
+        "versions": versions(),
         "rows": rows,
         "ratios": ratios,
         "goal": "tokens/s over HTTP at 64 requests: fused >= 1.5x, others >= 1x generate",
@@ -118,7 +105,8 @@ def _measure(folder: Path, rounds: int, num_threads: int) -> tuple[list[float], 
     prompts = _prompts(model.config.vocab_size)
     ours: list[float] = []
     theirs: list[float] = []
-    with _server(folder, num_threads) as url:
+    overrides = [("engine.device", "cpu"), ("engine.num_threads", num_threads)]
+    with engine_server(model_config(folder, overrides)) as url:
         for number in range(rounds + 1):
             pair = (_rate(lambda: _over_http(url, prompts)), _rate(lambda: _hf(model, prompts)))
             if number:  # the first round warms both up
@@ -194,32 +182,6 @@ def _hf(model: Any, prompts: list[list[int]]) -> int:
     return sampled * len(prompts)
 
 
-@contextlib.contextmanager
-def _server(folder: Path, num_threads: int) -> Iterator[str]:
-    """URL of an engine process that ends with the context."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder), str(num_threads)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if "ready on " not in line:
-            raise RuntimeError(f"the engine process ended with code {process.wait(10)}: {line!r}")
-        yield line.split("ready on ")[1].strip()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
-
 def _row(system: str, model: str, path: str, rates: list[float]) -> dict[str, Any]:
     return {
         "system": system,
@@ -229,17 +191,3 @@ def _row(system: str, model: str, path: str, rates: list[float]) -> dict[str, An
         "tokens_per_s_min": round(min(rates)),
         "tokens_per_s_max": round(max(rates)),
     }
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-if __name__ == "__main__":
-    import json
-
-    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

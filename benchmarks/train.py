@@ -7,18 +7,15 @@ same tasks before and after. Nothing else should run on the machine meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
+
+from ._common import hardware, say, versions
 
 SEEDS = (1, 2, 3)
 REACT = ("--env=math", "--agent=react")
@@ -50,11 +47,11 @@ def run(*, seeds: Sequence[int] = SEEDS, extra: Sequence[str] = ()) -> dict[str,
     }
     checks = _checks(main, controls)
     for name, holds in checks.items():
-        _say(f"{'holds' if holds else 'FAILS'}: {name}")
+        say(f"{'holds' if holds else 'FAILS'}: {name}")
     return {
         "name": "train",
-        "hardware": f"{_cpu()}, {os.cpu_count()} cores",
-        "versions": {name: version(name) for name in ("agentgym-rl", "torch", "transformers")},
+        "hardware": hardware(),
+        "versions": versions(),
         "rows": [*main, *controls.values()],
         "ratios": {},
         "goal": GOAL,
@@ -67,7 +64,7 @@ def _measure(system: str, seed: int, flags: Sequence[str]) -> Row:
     """The row of one training run; it holds `error` instead of figures when the run failed."""
     command = [sys.executable, "-m", "agentgym_rl", "train", "--json", "--logging.progress=plain"]
     command += [f"--seed={seed}", *flags]
-    _say(f"{system}: arl {' '.join(command[3:])}")
+    say(f"{system}: arl {' '.join(command[3:])}")
     row: Row = {"system": system, "seed": seed}
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
         start = time.monotonic()
@@ -84,7 +81,7 @@ def _measure(system: str, seed: int, flags: Sequence[str]) -> Row:
             return row | {"error": f"took more than {_RUN_TIMEOUT_S:g} s"}
         seconds = time.monotonic() - start
     row |= _figures(json.loads(done.stdout), seconds)
-    _say(f"{system}: {row['eval_before']} -> {row['eval_after']} in {row['seconds']} s")
+    say(f"{system}: {row['eval_before']} -> {row['eval_after']} in {row['seconds']} s")
     return row
 
 
@@ -128,20 +125,3 @@ def _checks(main: Sequence[Row], controls: Mapping[str, Row]) -> dict[str, bool]
 
 def _rise(row: Row) -> float:
     return row["eval_after"] - row["eval_before"]
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

@@ -18,9 +18,10 @@ FLAGS = {
     "train": "--json --config --model --seed --env --agent --engine --run --steps",
     "eval": "--json --config --model --seed --env --agent --engine --run --checkpoint",
     "list": "--json",
-    "engine": "--config --model --seed --backend --host --port --weight-version --journal",
-    "trainer": "--config --model --seed --run --weights --controller --engines --rank --rendezvous",
+    "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
+    "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
+    "audit": "--json --threshold --all",
 }
 
 
@@ -93,7 +94,7 @@ def test_no_command_shows_the_help(arl):
         ("train --rollout.max_staleness", "write --rollout.max_staleness=value"),
         ("train --env math --env.id=math", "give one of them"),
         ("engine --json", "unknown argument '--json'"),
-        ("engine --backend=vllm", "allowed: embedded"),
+        ("engine --backend=vlm", "allowed: 'embedded', 'vllm'"),
         ("bench nothing", "known: engine"),
         ("train --env=mth", "arl list"),
     ],
@@ -217,7 +218,7 @@ def test_a_run_brings_its_configuration_and_export(run):
 # ---------------------------------------------------------------- processes of their own
 def test_the_trainer_wants_its_token(arl, monkeypatch):
     monkeypatch.delenv("ARL_TOKEN", raising=False)
-    needed = ("--run=r", "--weights=w", "--controller=c", "--engines=e", "--rendezvous=z")
+    needed = ("--run=r", "--weights=w", "--controller=c", "--rendezvous=z")
     code, _, err = arl("trainer", *needed)
     assert code == 2
     assert "ARL_TOKEN is not set" in err

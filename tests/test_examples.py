@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
-from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.config import Config, VllmEngineConfig, dump_toml, load_config
 from agentgym_rl.env import Env
 from agentgym_rl.registry import make, make_agent, spec
 from agentgym_rl.task import Task
@@ -146,8 +146,16 @@ def test_the_configuration_is_whole():
     assert keys(named) == keys(tomllib.loads(dump_toml(Config()))) | unset
 
 
-def test_every_value_is_explained():
-    lines = (EXAMPLES / "math.toml").read_text().splitlines()
+def test_the_vllm_configuration_equals_its_defaults_and_is_whole():
+    config = Config(engine=VllmEngineConfig())
+    assert load_config(EXAMPLES / "vllm.toml") == config
+    named = keys(tomllib.loads((EXAMPLES / "vllm.toml").read_text()))
+    assert named == {f"engine.{name}" for name in VllmEngineConfig.model_fields}
+
+
+@pytest.mark.parametrize("name", ["math.toml", "vllm.toml"])
+def test_every_value_is_explained(name):
+    lines = (EXAMPLES / name).read_text().splitlines()
     bare = [
         line
         for above, line in zip(["", *lines], lines, strict=False)

@@ -26,8 +26,9 @@ LINES = [
     "weights buffer algo",
     "batching episode_log",
     "gateway engines trainer cluster inspect",
-    "episode controller",
-    "rollout evaluate",
+    "servers",
+    "episode controller fleet",
+    "rollout evaluate audit",
     "stack run_dir",
     "run eval_run",
     "arguments",
@@ -41,8 +42,13 @@ FOR_PLUGINS = {"errors", "log", "config", "registry", *SIBLINGS}
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
 
 ALLOWED: Mapping[str, str] = {
-    "torch": "algo algo.* trainer trainer.* weights.files weights.publish engines.embedded*",
-    "vllm": "engines.vllm*",
+    "torch": (
+        "algo algo.* trainer trainer.* engines.embedded* "
+        "weights.broadcast weights.checksum weights.files weights.gloo weights.publication "
+        "weights.publish weights.shm weights.vllm_native "
+        "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
+    ),
+    "vllm": "engines.vllm* weights.vllm_native",
     "ray": "cluster.ray",
 }
 """Which modules may import a heavy package, as patterns below agentgym_rl."""

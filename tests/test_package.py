@@ -23,6 +23,7 @@ START_LIMIT_S = 0.5
 POINTS = {
     (group, name): value
     for group, points in PYPROJECT["project"]["entry-points"].items()
+    if group.startswith("agentgym_rl.")
     for name, value in points.items()
 }
 

@@ -68,8 +68,9 @@ class LocalProcesses:
         await self._files.aclose()
 
     async def start(self, spec: ProcessSpec) -> None:
-        """Start a child; its output goes to `logs/<name>.log`."""
-        output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("wb"))
+        """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
+        mode = "ab" if spec.name in self._children else "wb"
+        output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open(mode))
         process = await asyncio.create_subprocess_exec(
             *spec.argv,
             env={**os.environ, **spec.env},
@@ -81,6 +82,19 @@ class LocalProcesses:
         )
         log.debug("started %s (pid %d): %s", spec.name, process.pid, " ".join(spec.argv))
         self._children[spec.name] = (spec, process)
+        self._ready.discard(spec.name)
+
+    async def restart(self, name: str) -> None:
+        """Kill what is left of a child and its own children, and start it again."""
+        spec, process = self._children[name]
+        await self.kill(name)
+        async with asyncio.timeout(KILL_TIMEOUT_S):
+            await process.wait()
+        await self.start(spec)
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL a child and its own children."""
+        _signal_group(self._children[name][1], signal.SIGKILL)
 
     def log_path(self, name: str) -> Path:
         """Where a child's output goes."""
@@ -111,48 +125,56 @@ class LocalProcesses:
         )
 
     async def watch(self) -> None:
-        """Raise as soon as any child dies or stops answering; else run until cancelled.
+        """Raise as soon as a child dies or stops answering; else run until cancelled.
 
-        `finished` is set when every finite child has ended well.
+        Children that are `restartable` are left to whoever started them. `finished` is set when
+        every finite child has ended well.
 
         Raises:
             ProcessDied: names the child, its exit code or signal, and the end of its log.
         """
+        watched = [spec for spec, _ in self._children.values() if not spec.restartable]
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch_exits(), name="exits")
-                tasks.create_task(self._watch_answers(), name="heartbeat")
+                ends = [tasks.create_task(self._watch(s), name=f"watch {s.name}") for s in watched]
+                for spec, end in zip(watched, ends, strict=True):
+                    if spec.finite:
+                        await end
+                self.finished.set()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
-    async def _watch_exits(self) -> None:
-        while True:
-            running_finite = 0
-            for name, (spec, process) in self._children.items():
-                if process.returncode is None:
-                    running_finite += spec.finite
-                elif not (spec.finite and process.returncode == 0):
-                    raise self._died(name)
-            if not running_finite:
-                self.finished.set()
-            await asyncio.sleep(POLL_S)
+    async def _watch(self, spec: ProcessSpec) -> None:
+        died = await self.ended(spec.name)
+        if died is not None:
+            raise died
 
-    async def _watch_answers(self) -> None:
-        """A child that was ready must go on answering its health URL."""
-        silent_since: dict[str, float] = {}
+    async def ended(self, name: str) -> ProcessDied | None:
+        """Wait until a child ends or, once it was ready, stops answering its health URL.
+
+        Returns what happened, or None for a finite child that ended well.
+        """
+        spec, process = self._children[name]
+        answered = asked = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
-            while True:
-                for name in list(self._ready):
-                    now = time.monotonic()
-                    if await _answers(http, self._children[name][0].health_url):
-                        silent_since[name] = now
-                    elif now - silent_since.setdefault(name, now) > SILENCE_LIMIT_S:
-                        raise ProcessDied(
-                            f"{name} (pid {self.pid(name)}) is alive but has not answered "
-                            f"{self._children[name][0].health_url} for {SILENCE_LIMIT_S:g} s; "
-                            f"the end of {self.log_path(name)}:\n{self._tail(name)}"
-                        )
-                await asyncio.sleep(HEARTBEAT_S)
+            while process.returncode is None:
+                now = time.monotonic()
+                if name not in self._ready:
+                    answered = now
+                elif now - asked > HEARTBEAT_S:
+                    asked = now
+                    answered = now if await _answers(http, spec.health_url) else answered
+                    if now - answered > SILENCE_LIMIT_S:
+                        return self._silent(name)
+                await asyncio.sleep(POLL_S)
+        return None if spec.finite and process.returncode == 0 else self._died(name)
+
+    def _silent(self, name: str) -> ProcessDied:
+        spec = self._children[name][0]
+        return ProcessDied(
+            f"{name} (pid {self.pid(name)}) is alive but has not answered {spec.health_url} for "
+            f"{SILENCE_LIMIT_S:g} s; the end of {self.log_path(name)}:\n{self._tail(name)}"
+        )
 
     async def stop(self) -> None:
         """End every child that still runs; returns once none does."""

@@ -14,6 +14,7 @@ def row(tokens: list[int], mask: list[int], temperature: float = 1.0) -> Row:
         loss_mask=np.array(mask, np.bool_),
         behavior_logprobs=np.zeros(n, np.float32),
         policy_versions=np.zeros(n, np.int32),
+        admitted_versions=np.zeros(n, np.int32),
         temperatures=np.full(n, temperature, np.float32),
         turn_ids=np.zeros(n, np.int32),
         times_s=np.zeros(n),

@@ -14,6 +14,7 @@ from .conftest import Run, descendants, gone
 pytestmark = pytest.mark.slow
 
 LONG = ("--steps=500", "--eval.num_tasks=0")
+NO_RESTART = "--engine.max_restarts=0"
 
 
 def end_by(run: Run, action) -> tuple[int, str]:
@@ -30,7 +31,7 @@ def end_by(run: Run, action) -> tuple[int, str]:
 
 @pytest.mark.parametrize("child", ["engine", "trainer"])
 def test_a_killed_child_ends_the_run(start, child):
-    run = start(*LONG)
+    run = start(*LONG, NO_RESTART)
     code, err = end_by(run, lambda: os.kill(run.child(child), signal.SIGKILL))
     assert code == 1
     assert f"{child}" in err
@@ -63,7 +64,7 @@ def ends_naming_engine(run: Run, killed: float) -> str:
     code, _, err = run.wait(timeout_s=15)
     assert time.monotonic() - killed < 10
     assert code == 1, err
-    assert "engine was killed by SIGKILL" in err
+    assert "engine-0 was killed by SIGKILL" in err
     assert run.leftovers() == set()
     return err
 
@@ -79,7 +80,7 @@ def test_an_engine_killed_while_it_starts_ends_the_run(start):
 
 
 def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
-    run = start("--steps=2", "--eval.num_tasks=1024")
+    run = start("--steps=2", "--eval.num_tasks=1024", NO_RESTART)
     run.wait_for_step(1)  # the last: what follows is the evaluation
     time.sleep(0.5)
     os.kill(run.child("engine"), signal.SIGKILL)
@@ -120,7 +121,8 @@ def open_ports() -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("end", ["by itself", "killed"])
 def test_no_port_is_left_listening(start, end):
-    run = start("--steps=4" if end == "by itself" else "--steps=500", "--eval.num_tasks=0")
+    steps = "--steps=4" if end == "by itself" else "--steps=500"
+    run = start(steps, "--eval.num_tasks=0", NO_RESTART)
     run.wait_for_step(0)
     ports = listening([run.process.pid, *descendants(run.process.pid)])
     assert len(ports) >= 3  # gateway, controller, engine

@@ -17,6 +17,7 @@ def make_row(versions: list[int], prompt: int = 3) -> Row:
         loss_mask=mask,
         behavior_logprobs=np.where(mask, -0.5, 0).astype(np.float32),
         policy_versions=np.array([-1] * prompt + versions, np.int32),
+        admitted_versions=np.array([-1] * prompt + versions, np.int32),
         temperatures=mask.astype(np.float32),
         turn_ids=np.where(mask, 0, -1).astype(np.int32),
         times_s=np.where(mask, 1.0 + np.arange(length), 0.0),
@@ -48,3 +49,17 @@ def group():
 @pytest.fixture
 def row():
     return make_row
+
+
+class Publications:
+    """A fleet as the controller sees it: `engines` get every version; `ended` says what came."""
+
+    def __init__(self, **engines: str) -> None:
+        self.engines = engines
+        self.ended: list[tuple[int, list[str], dict[str, str]]] = []
+
+    async def begin_publication(self, version: int) -> dict[str, str]:
+        return self.engines
+
+    async def end_publication(self, version, *, served, failed) -> None:
+        self.ended.append((version, list(served), dict(failed)))

@@ -16,6 +16,8 @@ from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.metrics import MetricsFile, read_metrics
 from agentgym_rl.task import Task
 
+from .conftest import Publications
+
 CONFIG = Config(
     rollout=RolloutConfig(groups_per_batch=2, max_staleness=1),
     trainer=TrainerConfig(num_ranks=2, num_minibatches=1),
@@ -33,11 +35,19 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path):
+async def served(path, fleet: Publications | None = None):
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
     buffer = Buffer(CONFIG.rollout, total_groups=100)
-    controller = Controller(CONFIG, buffer, log, metrics, token="secret", on_step=lambda *_: None)
+    controller = Controller(
+        CONFIG,
+        buffer,
+        log,
+        metrics,
+        publications=fleet or Publications(),
+        token="secret",
+        on_step=lambda *_: None,
+    )
     async with serving(controller, host="127.0.0.1", port=0) as url:
         headers = {"authorization": "Bearer secret"}
         async with aiohttp.ClientSession(url, headers=headers) as http:
@@ -149,3 +159,28 @@ def test_ranks_are_told_when_the_run_ends(tmp_path):
             assert (await s.http.get("/batch/0?rank=0")).status == 410
 
     asyncio.run(play())
+
+
+def test_a_publication_asks_who_gets_it_and_says_who_has_it(tmp_path):
+    async def play() -> tuple:
+        fleet = Publications(a="http://a", b="http://b")
+        async with served(tmp_path, fleet) as s:
+            begun = await s.http.post("/publish/begin", json={"version": 3})
+            end = {"version": 3, "served": ["a"], "failed": {"b": "gone"}}
+            ended = await s.http.post("/publish/end", json=end)
+            wrong = await s.http.post("/publish/end", json=end | {"surplus": 1})
+            return await begun.json(content_type=None), ended.status, wrong.status, fleet.ended
+
+    engines = {"a": "http://a", "b": "http://b"}
+    ends = [(3, ["a"], {"b": "gone"})]
+    assert asyncio.run(play()) == ({"engines": engines}, 200, 400, ends)
+
+
+def test_a_publication_waits_for_an_engine_and_ends_with_the_run(tmp_path):
+    async def play() -> list[int]:
+        async with served(tmp_path) as s:
+            first = await s.http.post("/publish/begin", json={"version": 1})
+            s.controller.close()
+            return [first.status, (await s.http.post("/publish/begin", json={"version": 1})).status]
+
+    assert asyncio.run(play()) == [204, 410]

@@ -6,8 +6,12 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
-from agentgym_rl.episode_log import EpisodeLog
+import pytest
+
+from agentgym_rl.episode_log import EpisodeLog, EpisodeReader
+from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Task
 
 
@@ -79,3 +83,49 @@ def test_what_was_logged_survives_a_kill(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(path)], timeout=30, check=False)
     assert done.returncode == -signal.SIGKILL
     assert statuses(path) == {"g": ("waiting", "", None)}
+
+
+def test_a_reader_sees_a_live_run(tmp_path, group):
+    path = tmp_path / "episodes.db"
+
+    async def play() -> None:
+        log = await live_through(path, group)
+        with closing(EpisodeReader(path)) as reader:
+            assert reader.episode_ids() == ["b-0", "b-1", "c-0", "c-1"]
+            await log.publish(5, 4, checkpoint="checkpoints/step-4")
+            await log.add_group(Task("t", 1), 4, group("e", [0]))
+            assert reader.steps_published == 1
+            assert reader.episode_ids(untrained=True)[-1] == "e-1"
+            assert reader.trajectory("c-1").rows[0].tokens.tolist() == [0, 1, 2, 3]
+        log.close()
+
+    asyncio.run(play())
+
+
+def test_a_reader_leaves_nothing_behind(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    asyncio.run(live_through(path, group)).close()
+    before = path.read_bytes()
+    with closing(EpisodeReader(path)) as reader:
+        assert len(reader.episode_ids()) == 4
+    assert [file.name for file in tmp_path.iterdir()] == ["episodes.db"]
+    assert path.read_bytes() == before
+
+
+def test_a_reader_cannot_write(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    asyncio.run(live_through(path, group)).close()
+    with closing(EpisodeReader(path)) as reader, pytest.raises(sqlite3.OperationalError):
+        reader._db.execute("DELETE FROM groups")
+
+
+def test_a_record_of_another_version_is_named(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    asyncio.run(live_through(path, group)).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE trajectories SET data = x'80'")
+    with (
+        closing(EpisodeReader(path)) as reader,
+        pytest.raises(ConfigError, match=r"b-0 in .*other"),
+    ):
+        reader.trajectory("b-0")

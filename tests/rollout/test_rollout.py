@@ -27,6 +27,8 @@ from agentgym_rl.model import BUNDLED
 from agentgym_rl.rollout import Rollout
 from agentgym_rl.task import Task, TaskSource
 
+from .conftest import Publications
+
 B, GROUP_SIZE, STEPS = 2, 2, 6
 ENDS_WITHIN_S = 20.0
 
@@ -169,7 +171,13 @@ async def played(
         episodes = stack.enter_context(closing(EpisodeLog(tmp_path / "episodes.db")))
         metrics = stack.enter_context(closing(MetricsFile(tmp_path / "metrics.jsonl")))
         controller = Controller(
-            config, buffer, episodes, metrics, token="secret", on_step=lambda *_: None
+            config,
+            buffer,
+            episodes,
+            metrics,
+            publications=Publications(),
+            token="secret",
+            on_step=lambda *_: None,
         )
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))

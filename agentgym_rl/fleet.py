@@ -1,0 +1,280 @@
+"""The engines of a run: started or attached, watched, restarted, and kept at one version.
+
+A server serves only at the current policy version: one that died, fell silent or missed an update
+leaves the router at once, and comes back once it has been brought to that version. While a
+publication is under way nobody joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from .cluster.local import LocalProcesses
+from .config import Config, VllmEngineConfig
+from .engine import UNKNOWN_VERSION, EngineInfo
+from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
+from .gateway.router import Router
+from .servers import AttachedServer, Server, make_servers
+from .weights.folder import version_name
+
+log = logging.getLogger(__name__)
+
+LONG_POLL_S = 10.0
+
+
+class Fleet:
+    """Use inside `running()`; `watch` must run beside whatever uses `router`.
+
+    `weights_dir`: where the run's policy versions are, for servers that come back; None for a
+    policy that never changes (evaluation).
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        config_file: Path,
+        processes: LocalProcesses,
+        *,
+        model_dir: Path,
+        weights_dir: Path | None = None,
+    ) -> None:
+        self.restarts = 0
+        """Servers that came back after their death, so far."""
+        self._config = config
+        self._weights_dir = weights_dir
+        servers = make_servers(config, config_file, processes, model_dir=model_dir)
+        self._servers = {server.name: server for server in servers}
+        self._left = set(self._servers)
+        """Servers that have not been retired."""
+        self._version = 0
+        self._waiting: set[str] = set()
+        """Servers that answer, and that only the next publication can bring up to date."""
+        self._membership = asyncio.Lock()
+        """Held by a publication from begin to end, and by a server while it joins."""
+        self._publishing = False
+        self.router = Router(
+            interrupt=config.rollout.interrupt,
+            salt=_salt(config),
+            wait_s=config.engine.start_timeout_s,
+            on_failure=lambda name, error: self._servers[name].suspect(),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Fleet]:
+        """Start the servers (they are not ready yet); close the connections at the end."""
+        try:
+            for server in self._servers.values():
+                await server.start()
+            yield self
+        finally:
+            for server in self._servers.values():
+                await server.engine.close()
+
+    async def ready(self) -> EngineInfo:
+        """Wait until every server answers, and put them in service; what they agree on.
+
+        Raises:
+            ProcessDied: one died or did not answer in time.
+            ConfigError: one is not what the configuration asks for.
+        """
+        infos: dict[str, EngineInfo] = {}
+
+        async def join(server: Server) -> None:
+            await server.ready()
+            infos[server.name] = await self._join(server)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for server in self._servers.values():
+                    tasks.create_task(join(server), name=f"start {server.name}")
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return _agreed(infos)
+
+    async def watch(self) -> None:
+        """Bring back every server that dies or falls silent, until cancelled.
+
+        Raises:
+            ProcessDied: the last server was retired.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for server in self._servers.values():
+                    tasks.create_task(self._supervise(server), name=f"watch {server.name}")
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def wait_serving(self) -> None:
+        """Wait until some engine serves.
+
+        Raises:
+            InfraError: none did within `engine.start_timeout_s`.
+        """
+        limit_s = self._config.engine.start_timeout_s
+        try:
+            await self.router.wait_serving(who="an episode", timeout_s=limit_s)
+        except TimeoutError as error:
+            raise InfraError(str(error)) from error
+
+    # ------------------------------------------------------------------ publication
+    async def begin_publication(self, version: int) -> dict[str, str]:
+        """URLs by name of the engines that shall get `version`; {} while there is none.
+
+        From here to `end_publication` no server joins. None either while one is joining, which
+        is waited for, up to 10 s.
+        """
+        if not self._publishing:
+            try:
+                async with asyncio.timeout(LONG_POLL_S):
+                    await self._membership.acquire()
+            except TimeoutError:
+                return {}
+            self._publishing = True
+        targets = [*self.router.serving, *sorted(self._waiting)]
+        if targets:
+            self.router.begin_update(version)
+        else:
+            self._release()
+        return {name: self._servers[name].url for name in targets}
+
+    async def end_publication(
+        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
+    ) -> None:
+        """What came of it: `served` engines serve `version`, `failed` ones go out of service.
+
+        Raises:
+            ValueError: no publication has begun, or it names an engine that is none.
+        """
+        served = set(served)
+        if not self._publishing or (served | set(failed)) - set(self._servers):
+            raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
+        for name, why in failed.items():
+            log.warning("%s did not take policy version %d: %s", name, version, why)
+            self._leave(self._servers[name])
+        if served:
+            self._version = version
+        for name in served & self._waiting:
+            self._serve(self._servers[name])
+        self.router.end_update(version, served & set(self.router.serving))
+        self._release()
+        for name, why in failed.items():
+            await self._servers[name].retire(why)
+
+    def _release(self) -> None:
+        self._publishing = False
+        self._membership.release()
+
+    # ------------------------------------------------------------------ one server
+    async def _supervise(self, server: Server) -> None:
+        """Follow one server's lives until it has used them up."""
+        while True:
+            died = await server.ended()
+            self._leave(server)
+            log.warning("%s is out of service: %s", server.name, died)
+            while not await self._brought_back(server):
+                if server.restarts >= self._config.engine.max_restarts:
+                    return self._retire(server, died)
+
+    async def _brought_back(self, server: Server) -> bool:
+        limit = self._config.engine.max_restarts
+        if server.restarts >= limit:
+            return False
+        server.restarts += 1
+        log.info("starting %s again (%d of %d)", server.name, server.restarts, limit)
+        try:
+            await server.restart()
+            await server.ready()
+            await self._join(server)
+        except (ProcessDied, EngineError, WeightsError, ConfigError, TimeoutError) as error:
+            log.warning("%s did not come back: %s", server.name, error)
+            return False
+        self.restarts += 1
+        log.info("%s answers again; policy version %d is current", server.name, self._version)
+        return True
+
+    async def _join(self, server: Server) -> EngineInfo:
+        """Bring a server that answers to the current version, and put it in service.
+
+        Where only a publication can bring it there, it waits for the next one.
+        """
+        async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
+            await self._membership.acquire()
+        try:
+            info = await server.engine.info()
+            if info.version == UNKNOWN_VERSION and not self._version:
+                await server.engine.name_version(0)  # as it started, with the model's own weights
+            elif self._is_behind(server, info) and not await self._updated(server, info):
+                self._waiting.add(server.name)
+                return info
+            self._serve(server)
+            return info
+        finally:
+            self._membership.release()
+
+    def _is_behind(self, server: Server, info: EngineInfo) -> bool:
+        """Whether it must get the current version; the label of one not ours proves nothing."""
+        foreign = isinstance(server, AttachedServer) and self._weights_dir is not None
+        return foreign or info.version != self._version
+
+    async def _updated(self, server: Server, info: EngineInfo) -> bool:
+        """Give a server the current version; False if only a publication can."""
+        if self._weights_dir is None:
+            raise ConfigError(
+                f"{server.url} serves policy version {info.version} of some other run; "
+                "start that server again, so that it serves the model's own weights"
+            )
+        path = self._weights_dir / version_name(self._version)
+        if self._config.weights.transport != "shm" or not path.exists():
+            return False
+        await server.engine.update_weights(str(path), version=self._version)
+        return True
+
+    def _serve(self, server: Server) -> None:
+        self._waiting.discard(server.name)
+        self.router.add(
+            server.name, server.engine, version=self._version, has_spans=server.has_spans
+        )
+
+    def _leave(self, server: Server) -> None:
+        self._waiting.discard(server.name)
+        self.router.remove(server.name)
+
+    def _retire(self, server: Server, died: Exception) -> None:
+        """Give a server up.
+
+        Raises:
+            ProcessDied: it was the last one.
+        """
+        self._left.discard(server.name)
+        limit = self._config.engine.max_restarts
+        if not self._left:
+            raise ProcessDied(f"no engine is left after {limit} restarts each; the last: {died}")
+        log.error("%s is retired after %d restarts (engine.max_restarts)", server.name, limit)
+
+
+def _salt(config: Config) -> Literal["by_version", "none"]:
+    """How the router salts prefix caches; engines without one ignore it."""
+    engine = config.engine
+    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
+    return "none" if shared else "by_version"
+
+
+def _agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
+    """What all servers have in common.
+
+    Raises:
+        ConfigError: they serve different models.
+    """
+    first = next(iter(infos.values()))
+    for name, info in infos.items():
+        if (info.model, info.tokenizer_hash) != (first.model, first.tokenizer_hash):
+            raise ConfigError(
+                f"engines serve different models: {first.model}; {name}: {info.model}"
+            )
+    shortest = min(info.max_model_len for info in infos.values())
+    return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)

@@ -1,0 +1,207 @@
+"""The servers of a fleet: processes of ours, or servers that ran before us."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import aiohttp
+
+from .cluster.local import LocalProcesses
+from .config import Config, VllmEngineConfig
+from .engine import version_label
+from .engines.client import HttpEngine
+from .engines.launch import engine_process
+from .engines.vllm.build import find_build
+from .engines.vllm.checks import check_server
+from .errors import ProcessDied
+from .process import free_port
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+HEARTBEAT_S = 1.0
+SILENCE_LIMIT_S = 5.0
+
+
+class Server(ABC):
+    """One engine behind a URL, and how its life is followed."""
+
+    def __init__(self, name: str, url: str, engine: HttpEngine, *, has_spans: bool = True) -> None:
+        self.name = name
+        self.url = url
+        self.engine = engine
+        self.has_spans = has_spans
+        """Whether it says which version sampled which token."""
+        self.restarts = 0
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Set it going; `ready` waits for it."""
+
+    @abstractmethod
+    async def ready(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            ProcessDied: it ended, or did not answer in time.
+            ConfigError: it answers, but is not what the configuration asks for.
+        """
+
+    @abstractmethod
+    async def ended(self) -> Exception:
+        """Wait until it is dead or silent; returns what happened."""
+
+    @abstractmethod
+    async def restart(self) -> None:
+        """Set it going again after it ended."""
+
+    @abstractmethod
+    async def retire(self, why: str) -> None:
+        """It can no longer be trusted: let `ended` return."""
+
+    def suspect(self) -> None:  # noqa: B027 - a process needs no second look
+        """A request failed there: look at it at once."""
+
+
+class LocalServer(Server):
+    """A child process on this machine."""
+
+    def __init__(
+        self, config: Config, config_file: Path, processes: LocalProcesses, *, index: int
+    ) -> None:
+        port = free_port()
+        label = version_label(0)
+        self._spec = engine_process(config, config_file, index=index, port=port, label=label)
+        self._processes = processes
+        self._timeout_s = config.engine.start_timeout_s
+        url = f"http://127.0.0.1:{port}"
+        engine, has_spans = _client(config, url)
+        super().__init__(self._spec.name, url, engine, has_spans=has_spans)
+
+    async def start(self) -> None:
+        await self._processes.start(self._spec)
+
+    async def ready(self) -> None:
+        await self._processes.ready(self.name, timeout_s=self._timeout_s)
+
+    async def ended(self) -> Exception:
+        died = await self._processes.ended(self.name)
+        assert died is not None  # an engine is never finite
+        return died
+
+    async def restart(self) -> None:
+        await self._processes.restart(self.name)
+
+    async def retire(self, why: str) -> None:
+        await self._processes.kill(self.name)
+
+
+class AttachedServer(Server):
+    """A vLLM server that somebody else started, and will start again."""
+
+    def __init__(self, config: Config, url: str, *, index: int, model_dir: Path) -> None:
+        assert isinstance(config.engine, VllmEngineConfig)
+        self._config = config.engine
+        self._transport = config.weights.transport
+        self._model_dir = model_dir
+        self._look = asyncio.Event()
+        self._untrusted = ""
+        engine, has_spans = _client(config, url)
+        super().__init__(f"engine-{index}", url, engine, has_spans=has_spans)
+
+    async def start(self) -> None:
+        """It runs already."""
+
+    async def ready(self) -> None:
+        deadline = time.monotonic() + self._config.start_timeout_s
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+            while not await self._answers(http):
+                if time.monotonic() > deadline:
+                    raise ProcessDied(
+                        f"{self.name}: {self.url}/health did not answer within "
+                        f"{self._config.start_timeout_s:g} s (engine.start_timeout_s)"
+                    )
+                await asyncio.sleep(POLL_S)
+        self._untrusted = ""
+        await check_server(
+            self.url,
+            self._config,
+            model_dir=self._model_dir,
+            transport=self._transport,
+            timeout_s=self._config.start_timeout_s,
+        )
+
+    async def ended(self) -> Exception:
+        answered = time.monotonic()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+            while not self._untrusted:
+                now = time.monotonic()
+                if await self._answers(http):
+                    answered = now
+                elif now - answered > SILENCE_LIMIT_S:
+                    return ProcessDied(
+                        f"{self.url}/health has not answered for {now - answered:.0f} s"
+                    )
+                self._look.clear()
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await self._look.wait()
+                except TimeoutError:
+                    continue
+        return ProcessDied(f"{self.url}: {self._untrusted}")
+
+    async def restart(self) -> None:
+        """Whoever started it does that."""
+
+    async def retire(self, why: str) -> None:
+        self._untrusted = why
+        self._look.set()
+
+    def suspect(self) -> None:
+        self._look.set()
+
+    async def _answers(self, http: aiohttp.ClientSession) -> bool:
+        try:
+            async with http.get(f"{self.url}/health") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+
+def make_servers(
+    config: Config, config_file: Path, processes: LocalProcesses, *, model_dir: Path
+) -> list[Server]:
+    """The servers `config.engine` asks for; none is started yet."""
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig) and engine.urls:
+        return [
+            AttachedServer(config, url.rstrip("/"), index=index, model_dir=model_dir)
+            for index, url in enumerate(engine.urls)
+        ]
+    return [
+        LocalServer(config, config_file, processes, index=index)
+        for index in range(engine.num_servers)
+    ]
+
+
+def _client(config: Config, url: str) -> tuple[HttpEngine, bool]:
+    """A client for the server, and whether it will report version spans."""
+    engine = config.engine
+    if not isinstance(engine, VllmEngineConfig):
+        return HttpEngine(url, timeout_s=engine.request_timeout_s), True
+    build = None if engine.urls else find_build(engine.python)
+    has_spans = build is None or build.has_spans
+    client = HttpEngine(
+        url,
+        timeout_s=engine.request_timeout_s,
+        control_timeout_s=config.weights.update_timeout_s,
+        has_spans=has_spans,
+        # vLLM's CPU build dies of a seed once a prefill is chunked or recomputed.
+        send_seed=build is not None and not build.is_cpu,
+        polls_staging=config.weights.transport in ("shm", "gloo"),
+    )
+    return client, has_spans

@@ -1,0 +1,126 @@
+"""What the benchmarks share: the machine in words, and engines as processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.process import free_port
+
+VLLM_PYTHON = os.environ.get("ARL_VLLM_PYTHON", "")
+"""Interpreter that has vLLM and our wheel; benchmarks skip vLLM, by name, without one."""
+
+_END_TIMEOUT_S = 10.0
+
+
+def hardware(note: str = "") -> str:
+    """CPU, cores, and what else matters."""
+    return f"{_cpu()}, {os.cpu_count()} cores{', ' if note else ''}{note}"
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Versions of ours and of the named distributions."""
+    return {name: version(name) for name in ("agentgym-rl", "torch", "transformers", *names)}
+
+
+def say(text: str) -> None:
+    """A line of progress, on stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def engine_server(config: Config, *flags: str) -> Iterator[str]:
+    """URL of an `arl engine` process that ends with the context, children included."""
+    port, url = free_port(), ""
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
+        file, log = Path(folder) / "config.toml", Path(folder) / "engine.log"
+        file.write_text(dump_toml(config))
+        command = [sys.executable, "-m", "agentgym_rl", "engine", f"--config={file}"]
+        threads = str(config.engine.num_threads)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, f"--port={port}", *flags],
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"OMP_NUM_THREADS": threads, "ARL_DIE_WITH_PARENT": "1"},
+                start_new_session=True,
+            )
+        try:
+            _wait_ready(process, url, log, config.engine.start_timeout_s)
+            yield url
+        finally:
+            _end(process)
+
+
+def _wait_ready(process: subprocess.Popen[Any], url: str, log: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"the engine did not start:\n{log.read_text()[-3000:]}")
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """SIGTERM, then SIGKILL for whoever of its group is left."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_TIMEOUT_S)
+
+
+def qwen3(folder: Path, *, hidden: int, layers: int, vocab: int = 4096, seed: int = 0) -> int:
+    """Save a random Qwen3 with the bundled tokenizer to `folder`; its number of parameters."""
+    torch.manual_seed(seed)
+    shape = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=max(2, hidden // 64),
+        num_key_value_heads=max(1, hidden // 128),
+        head_dim=64,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    model = Qwen3ForCausalLM(shape)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (BUNDLED / name).exists():
+            shutil.copyfile(BUNDLED / name, folder / name)
+    return model.num_parameters()
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def model_config(model: Path, overrides: Sequence[tuple[str, Any]] = ()) -> Config:
+    """The default configuration with another model and `overrides` (dotted keys)."""
+    return load_config(None, {"model.path": str(model), **dict(overrides)})

@@ -1,0 +1,211 @@
+"""What a weight update costs: how long sampling stands still, by interruption mode and model size.
+
+In each case eight long turns are in flight, and versions are published one after the other at
+random moments, as the trainer does it. "pause" is the time in which the engine samples nothing;
+staging goes on beside sampling. Bytes a second are set beside a plain copy of the same tensors in
+memory, taken in the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from agentgym_rl.engine import Interrupt, SamplingParams
+from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.gateway.router import Router
+from agentgym_rl.weights.folder import WeightsFolder
+from agentgym_rl.weights.publish import Published, Publisher
+from agentgym_rl.weights.shm import SharedFiles
+
+from ._common import VLLM_PYTHON, engine_server, hardware, model_config, qwen3, say, versions
+
+UPDATES = 20
+IN_FLIGHT = 8
+MODELS: Mapping[str, tuple[int, int]] = {"1M": (128, 3), "17M": (384, 6), "54M": (640, 8)}
+"""Hidden size and layers of random Qwen3 models in float32."""
+GOAL = "every update lands, no turn fails; the pause is below one second up to 54M parameters"
+_TIMEOUT_S = 120.0
+_REST_S = 0.2
+"""Longest random wait between two updates."""
+
+
+def run(*, updates: int = UPDATES, models: Sequence[str] = tuple(MODELS)) -> dict[str, Any]:
+    """Measure every engine, model and mode; `met` says whether the goal holds."""
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+        for name in models:
+            hidden, layers = MODELS[name]
+            folder = Path(scratch) / name
+            size = qwen3(folder, hidden=hidden, layers=layers)
+            for engine in _engines():
+                say(f"{engine}, {size / 1e6:.1f}M parameters")
+                rows += _measure(engine, folder, size, updates)
+    worst = max(row["pause_max_ms"] for row in rows if row["interrupt"] != "wait")
+    skipped = [] if VLLM_PYTHON else ["vllm: ARL_VLLM_PYTHON names no interpreter that has it"]
+    return {
+        "name": "weights",
+        "hardware": hardware("1 thread a process"),
+        "versions": versions(),
+        "rows": rows,
+        "ratios": _ratios(rows),
+        "skipped": skipped,
+        "goal": GOAL,
+        "met": worst < 1000 and all(row["failed_turns"] == 0 for row in rows),
+    }
+
+
+def _engines() -> Iterator[str]:
+    yield "embedded"
+    if VLLM_PYTHON:
+        yield "vllm"
+
+
+def _measure(engine: str, folder: Path, size: int, updates: int) -> list[dict[str, Any]]:
+    overrides: list[tuple[str, Any]] = [
+        ("engine.type", engine),
+        ("engine.max_model_len", 2048),
+    ]
+    if engine == "vllm":
+        overrides.append(("engine.python", VLLM_PYTHON))
+    rows: list[dict[str, Any]] = []
+    base = load_file(folder / "model.safetensors")
+    with (
+        engine_server(model_config(folder, overrides)) as url,
+        WeightsFolder(f"bench-{folder.name}-{engine}", need_bytes=16 * size) as shared,
+    ):
+        for interrupt in get_args(Interrupt):
+            case = _Case(engine, url, interrupt, shared, base)
+            published = asyncio.run(case.play(updates))
+            rows.append(_row(case, published, size))
+            say(f"  {interrupt}: {rows[-1]['pause_median_ms']} ms")
+    return rows
+
+
+@dataclass
+class _Case:
+    engine: str
+    url: str
+    interrupt: Interrupt
+    shared: Path
+    base: Mapping[str, Tensor]
+    tokens: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    copy_bytes_per_s: list[float] = field(default_factory=list)
+
+    async def play(self, updates: int) -> list[Published]:
+        """Publish `updates` versions while turns run one after the other, eight at a time."""
+        is_vllm = self.engine == "vllm"
+        client = HttpEngine(self.url, send_seed=not is_vllm, polls_staging=is_vllm)
+        router = Router(interrupt=self.interrupt, wait_s=_TIMEOUT_S)
+        router.add("engine-0", client, version=0)
+        publisher = Publisher(
+            transport=SharedFiles(self.shared),
+            interrupt=self.interrupt,
+            timeout_s=_TIMEOUT_S,
+            polls_staging=is_vllm,
+        )
+        start = time.monotonic()
+        try:
+            async with asyncio.timeout(_TIMEOUT_S * 5), self._load(router):
+                draw = random.Random(0)
+                return [
+                    await self._publish(router, publisher, version, draw.uniform(0, _REST_S))
+                    for version in range(1, updates + 1)
+                ]
+        finally:
+            self.seconds = time.monotonic() - start
+            publisher.close()
+            await client.close()
+
+    async def _publish(
+        self, router: Router, publisher: Publisher, version: int, rest_s: float
+    ) -> Published:
+        await asyncio.sleep(rest_s)
+        tensors = {name: tensor + 1e-4 * version for name, tensor in self.base.items()}
+        self.copy_bytes_per_s.append(_copy_rate(tensors))
+        await asyncio.to_thread(publisher.prepare, version, tensors)
+        router.begin_update(version)
+        published = await asyncio.to_thread(publisher.publish, {"engine-0": self.url}, version)
+        router.end_update(version, published.served)
+        return published
+
+    @contextlib.asynccontextmanager
+    async def _load(self, router: Router) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            turns = [tasks.create_task(self._turns(router, i)) for i in range(IN_FLIGHT)]
+            yield
+            for turn in turns:
+                turn.cancel()
+
+    async def _turns(self, router: Router, slot: int) -> None:
+        """Turns of long-tailed length: most are short, one in ten is ten times as long."""
+        draw = random.Random(slot)
+        for number in range(1_000_000):
+            length = draw.choice([*[40] * 9, 400])
+            name = f"{self.interrupt}-{slot}-{number}"
+            found = 0
+            async for delta in router.generate(
+                [5 + slot, 80, 33, number % 500],
+                SamplingParams(max_tokens=length),
+                request_id=name,
+                session_id=name,
+                stream=True,
+            ):
+                found += len(delta.token_ids)
+                self.tokens += len(delta.token_ids)
+            self.failed += found != length
+
+
+def _copy_rate(tensors: Mapping[str, Tensor]) -> float:
+    start = time.perf_counter()
+    copies = [tensor.clone() for tensor in tensors.values()]
+    size = sum(copy.numel() * copy.element_size() for copy in copies)
+    return size / (time.perf_counter() - start)
+
+
+def _row(case: _Case, published: Sequence[Published], size: int) -> dict[str, Any]:
+    pauses = [p.pause_s * 1e3 for p in published]
+    stages = [p.stage_s for p in published]
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in case.base.values())
+    return {
+        "system": f"agentgym-rl {case.engine}",
+        "parameters": size,
+        "interrupt": case.interrupt,
+        "pause_median_ms": round(statistics.median(pauses), 1),
+        "pause_max_ms": round(max(pauses), 1),
+        "stage_median_ms": round(statistics.median(stages) * 1e3, 1),
+        "stage_bytes_per_s": round(size_bytes / statistics.median(stages)),
+        "swap_bytes_per_s": round(size_bytes / (statistics.median(pauses) / 1e3)),
+        "copy_bytes_per_s": round(statistics.median(case.copy_bytes_per_s)),
+        "tokens_per_s": round(case.tokens / case.seconds),
+        "updates": len(published),
+        "failed_turns": case.failed,
+    }
+
+
+def _ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Throughput under updates, by mode, over that of waiting for requests to end."""
+    drained = {(r["system"], r["parameters"]): r["tokens_per_s"] for r in rows
+               if r["interrupt"] == "wait"}  # fmt: skip
+    return {
+        f"{r['system']} {r['parameters'] / 1e6:.1f}M {r['interrupt']} / wait": round(
+            r["tokens_per_s"] / drained[r["system"], r["parameters"]], 2
+        )
+        for r in rows
+        if r["interrupt"] != "wait"
+    }

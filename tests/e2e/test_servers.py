@@ -1,0 +1,65 @@
+"""Engines that die during a run come back at the current version, and no episode pays for it."""
+
+import os
+import signal
+import sqlite3
+import time
+
+import pytest
+
+from .conftest import Run, descendants
+
+pytestmark = pytest.mark.slow
+
+
+def engines(run: Run) -> dict[int, int]:
+    """Pids of the engine servers, by index."""
+    lines = descendants(run.process.pid).items()
+    words = {pid: line.split() for pid, line in lines if " engine " in line}
+    return {int(line[line.index("--index") + 1]): pid for pid, line in words.items()}
+
+
+def outcomes(run: Run) -> set[str]:
+    with sqlite3.connect(run.folder / "episodes.db") as db:
+        return {row[0] for row in db.execute("SELECT DISTINCT outcome FROM trajectories")}
+
+
+def test_one_of_two_servers_is_killed_and_comes_back(start):
+    run = start("--steps=12", "--eval.num_tasks=0", "--engine.num_servers=2")
+    run.wait_for_step(1)
+    os.kill(engines(run)[1], signal.SIGKILL)
+    result = run.result()
+    assert result["engines"]["restarts"] <= 1  # the run may be over before it is back
+    assert result["engines"]["failovers"] >= 1
+    assert outcomes(run) <= {"completed", "truncated"}
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+
+
+def test_the_only_server_is_killed_and_comes_back_at_the_current_version(start):
+    run = start("--steps=8", "--eval.num_tasks=64")
+    run.wait_for_step(2)
+    os.kill(engines(run)[0], signal.SIGKILL)
+    killed = time.monotonic()
+    result = run.result()
+    assert time.monotonic() - killed < 90
+    assert result["engines"]["restarts"] == 1
+    assert result["steps"] == 8
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+
+
+def test_a_server_that_keeps_dying_is_given_up(start):
+    run = start("--steps=500", "--eval.num_tasks=0", "--engine.max_restarts=1")
+    for _ in range(2):
+        end = time.monotonic() + 60
+        run.wait_for_step(len(run.metrics()) if run.folder.exists() and seen(run) else 0)
+        assert time.monotonic() < end
+        os.kill(engines(run)[0], signal.SIGKILL)
+        time.sleep(1)
+    code, _, err = run.wait(60)
+    assert code == 1
+    assert "no engine is left after 1 restarts each" in err
+    assert "SIGKILL" in err
+
+
+def seen(run: Run) -> bool:
+    return (run.folder / "metrics.jsonl").exists()

@@ -1,0 +1,131 @@
+"""The main job and `arl audit` on real vLLM servers, as a user types them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN_TIMEOUT_S = 900
+
+
+def arl(*argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "agentgym_rl", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_training(python: str, folder: Path, *argv: str) -> subprocess.Popen[str]:
+    flags = ["--engine=vllm", f"--engine.python={python}", "--logging.progress=plain"]
+    return arl("train", "--env=math", "--agent=react", *flags, f"--run={folder}", *argv, "--json")
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+    out, err = process.communicate(timeout=RUN_TIMEOUT_S)
+    return process.returncode, json.loads(out), err
+
+
+def train(python: str, folder: Path, *argv: str) -> dict[str, Any]:
+    code, result, err = finished(start_training(python, folder, *argv))
+    assert code == 0, err
+    return result
+
+
+def audit(folder: Path) -> tuple[int, dict[str, Any]]:
+    code, result, _ = finished(arl("audit", str(folder), "--json"))
+    return code, result
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_the_main_job_learns_and_every_trained_token_is_exact(vllm_python, tmp_path):
+    flags = ("--rollout.interrupt=recompute", "--weights.keep_versions=all")
+    result = train(vllm_python, tmp_path / "run", *flags)
+    assert result["eval_before"] <= 0.45
+    assert result["eval_after"] >= 0.90
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-3
+
+
+SMALL = (
+    "--steps=12",
+    "--eval.num_tasks=0",
+    "--weights.keep_versions=all",
+    "--rollout.max_tokens=64",
+    # Blocks of 32 tokens: the short prompts of this job then share some.
+    '--engine.flags=["--block-size", "32"]',
+)
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_in_keep_mode_tokens_before_any_update_are_exact(vllm_python, tmp_path):
+    train(vllm_python, tmp_path / "run", *SMALL)
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-3
+    assert report["tokens"] > report["mixed_kv"]["tokens"] > 0
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_a_prefix_cache_shared_across_versions_is_caught(vllm_python, tmp_path):
+    train(vllm_python, tmp_path / "run", *SMALL, "--engine.prefix_cache=shared")
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"]) == (1, False)
+    assert report["max"] > 1e-2
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_raw_logprobs_are_caught(vllm_python, tmp_path):
+    raw = '--engine.flags=["--logprobs-mode", "raw_logprobs"]'
+    flags = [flag for flag in SMALL if not flag.startswith("--engine.flags")]
+    train(vllm_python, tmp_path / "run", *flags, "--rollout.temperature=0.7", raw)
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"]) == (1, False)
+    assert "--logprobs-mode processed_logprobs" in json.dumps(report)
+
+
+# ---------------------------------------------------------------- two servers, one is killed
+def servers(folder: Path) -> dict[int, int]:
+    """Pid of each vLLM API server of a run, by port order, from its command line."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_text().split("\0")
+            environment = (entry / "environ").read_text()
+            if "--worker-extension-cls" in words and f"ARL_RUN={folder}" in environment:
+                found[int(words[words.index("--seed") + 1])] = int(entry.name)
+    return found
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_one_of_two_servers_is_killed_amid_episodes(vllm_python, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    monkeypatch.setenv("ARL_RUN", str(folder))
+    two = ("--engine.num_servers=2", "--steps=20", "--eval.num_tasks=0")
+    process = start_training(vllm_python, folder, *two, "--rollout.max_concurrent=16")
+    try:
+        deadline = time.monotonic() + 240
+        while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(servers(folder)[1], signal.SIGKILL)
+        code, result, err = finished(process)
+    finally:
+        process.kill()
+    assert code == 0, err
+    assert result["steps"] == 20
+    assert result["engines"]["failovers"] > 0
+    assert set(result["outcomes"]) <= {"completed", "truncated"}

@@ -1,0 +1,278 @@
+"""Weights into a real vLLM server: the new ones serve exactly, or the old ones go on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.process import free_port
+from agentgym_rl.weights.broadcast import BroadcastGroup
+from agentgym_rl.weights.checksum import checksum
+from agentgym_rl.weights.files import write_version
+
+UPDATE = "/update_weights"
+DISCARD = {"update_info": {"discard": True}}
+PROMPTS = [[5, 80, 33, 210, 7], [400, 12, 639, 3], list(range(10, 60))]
+VERSIONS = itertools.count(1)
+
+
+def weights(seed: int) -> dict[str, Tensor]:
+    """The bundled model's with noise that moves log-probs by far more than any tolerance."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: tensor.float() + 0.02 * torch.randn(tensor.shape, generator=generator)
+        for name, tensor in load_file(BUNDLED / "model.safetensors").items()
+    }
+
+
+def begin(server, tensors: Mapping[str, Tensor], folder: Path) -> Path:
+    """Start an update with a file of `tensors`."""
+    path = write_version(folder, next(VERSIONS), tensors)
+    server.post("/start_weight_update")
+    server.post(UPDATE, {"update_info": {"path": str(path)}})
+    return path
+
+
+def finish(server) -> str:
+    """Swap what is staged, in a pause; the label it then serves."""
+    assert server.staging()["state"] == "ready", server.staging()
+    label = f"0.{next(VERSIONS)}"
+    server.post("/pause?mode=keep&clear_cache=true")
+    server.post("/finish_weight_update", {"weight_version": label})
+    server.post("/resume")
+    return label
+
+
+def worst_difference(server, tensors: Mapping[str, Tensor], label: str) -> float:
+    """Largest |log-prob - that of a plain forward of `tensors`| over sampled tokens, in nats."""
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32).eval()
+    model.load_state_dict(dict(tensors), strict=False)
+    model.tie_weights()
+    worst = 0.0
+    for prompt in PROMPTS:
+        choice = server.sample(prompt, max_tokens=24)
+        assert choice["weight_versions"] == [{"version": label, "start": 0, "end": 24}]
+        ids = torch.tensor(prompt + choice["token_ids"])
+        with torch.no_grad():
+            logprobs = model(ids[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        expected = logprobs.gather(-1, ids[len(prompt) :, None])[:, 0]
+        reported = torch.tensor([token["logprob"] for token in choice["logprobs"]["content"]])
+        worst = max(worst, float((reported - expected).abs().max()))
+    return worst
+
+
+@pytest.fixture(scope="module")
+def server(vllm_server):
+    vllm_server.post("/init_weight_transfer_engine", {"init_info": {}})
+    return vllm_server
+
+
+@pytest.fixture
+def good(server, tmp_path) -> tuple[str, dict[str, Tensor]]:
+    """A version that serves: what must still serve after a failed update."""
+    tensors = weights(1)
+    begin(server, tensors, tmp_path)
+    return finish(server), tensors
+
+
+def test_new_weights_serve_exactly_tied_head_included(server, tmp_path):
+    for seed in (2, 3):
+        tensors = weights(seed)
+        begin(server, tensors, tmp_path)
+        label = finish(server)
+        assert server.version == label
+        assert worst_difference(server, tensors, label) < 1e-4
+
+
+def test_staged_weights_no_longer_need_their_file(server, tmp_path):
+    path = begin(server, weights(9), tmp_path)
+    assert server.staging()["state"] == "ready"
+    path.write_bytes(b"")  # reading a mapping of it would now be a bus error
+    assert worst_difference(server, weights(9), finish(server)) < 1e-4
+
+
+def test_bfloat16_weights_are_cast(server, tmp_path):
+    tensors = {name: tensor.bfloat16() for name, tensor in weights(4).items()}
+    begin(server, tensors, tmp_path)
+    label = finish(server)
+    rounded = {name: tensor.float() for name, tensor in tensors.items()}
+    assert worst_difference(server, rounded, label) < 1e-4
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "corrupt": (flip_a_byte, "are damaged: crc32"),
+    "truncated": (truncate, "missing, truncated or damaged"),
+    "missing": (Path.unlink, "missing, truncated or damaged"),
+}
+
+
+def broken_names(tensors: dict[str, Tensor]) -> None:
+    tensors["model.norm.wait"] = tensors.pop("model.norm.weight")
+
+
+def broken_shape(tensors: dict[str, Tensor]) -> None:
+    tensors["model.norm.weight"] = torch.zeros(7)
+
+
+MODELS: dict[str, tuple[Callable[[dict[str, Tensor]], None], str]] = {
+    "names": (broken_names, "model.norm.weight is missing; model.norm.wait is not of this model"),
+    "shape": (broken_shape, "model.norm.weight has shape [7], the model has [128]"),
+}
+
+
+def check_refused(server, good, why: str, tmp_path: Path) -> None:
+    """Staging failed for `why`, the old version serves on, and the next update works."""
+    label, tensors = good
+    state = server.staging()
+    assert state["state"] == "failed"
+    assert why in state["error"]
+    assert why in server.refused("/finish_weight_update", {"weight_version": "0.0"})
+    assert server.version == label
+    assert worst_difference(server, tensors, label) < 1e-4
+    assert "discarded" in server.refused(UPDATE, DISCARD)
+    begin(server, weights(5), tmp_path)
+    assert worst_difference(server, weights(5), finish(server)) < 1e-4
+
+
+@pytest.mark.parametrize(("damage", "why"), FILES.values(), ids=FILES)
+def test_a_damaged_file_leaves_the_old_weights(server, good, tmp_path, damage, why):
+    path = write_version(tmp_path, next(VERSIONS), weights(6))
+    damage(path)
+    server.post("/start_weight_update")
+    server.post(UPDATE, {"update_info": {"path": str(path)}})
+    check_refused(server, good, why, tmp_path)
+
+
+@pytest.mark.parametrize(("damage", "why"), MODELS.values(), ids=MODELS)
+def test_weights_of_another_model_leave_the_old_ones(server, good, tmp_path, damage, why):
+    tensors = weights(6)
+    damage(tensors)
+    begin(server, tensors, tmp_path)
+    check_refused(server, good, why, tmp_path)
+
+
+def test_an_abandoned_update_is_discarded(server, good, tmp_path):
+    begin(server, weights(6), tmp_path)
+    assert "already active" in server.refused("/start_weight_update")
+    assert "discarded" in server.refused(UPDATE, DISCARD)
+    assert server.staging()["state"] == "idle"
+    begin(server, weights(7), tmp_path)
+    assert worst_difference(server, weights(7), finish(server)) < 1e-4
+
+
+def test_finish_without_anything_staged_is_refused(server, good):
+    server.post("/start_weight_update")
+    assert "nothing is staged" in server.refused("/finish_weight_update")
+    server.refused(UPDATE, DISCARD)
+    assert server.version == good[0]
+
+
+def test_sampling_goes_on_while_weights_are_staged(server, good, tmp_path):
+    answers: list[dict] = []
+    thread = Thread(
+        target=lambda: answers.append(server.sample(PROMPTS[0], max_tokens=400)), daemon=True
+    )
+    thread.start()
+    begin(server, weights(8), tmp_path)
+    label = finish(server)
+    thread.join(timeout=60)
+    old, new = answers[0]["weight_versions"]
+    assert (old["version"], new["version"]) == (good[0], label)
+    assert old["end"] == new["start"]
+    assert new["end"] == 400
+
+
+# ------------------------------------------------------------------ arl-gloo
+
+
+class Trainer:
+    """Rank 0 of a broadcast group with the one worker of a server."""
+
+    def __init__(self, server, *, timeout_s: float = 20) -> None:
+        port = free_port()
+        info = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1}
+        info |= {"world_size": 2, "timeout_s": timeout_s}
+        server.post("/init_weight_transfer_engine", {"init_info": info})
+        self.server = server
+        self.group = BroadcastGroup(
+            address="127.0.0.1", port=port, rank=0, world_size=2, timeout_s=timeout_s
+        )
+
+    def begin(self, tensors: Mapping[str, Tensor], *, crc32: str = "") -> None:
+        info = {
+            "names": list(tensors),
+            "dtypes": [str(tensor.dtype) for tensor in tensors.values()],
+            "shapes": [list(tensor.shape) for tensor in tensors.values()],
+            "crc32": crc32 or checksum(tensors),
+            "path": "broadcast",
+        }
+        self.server.post("/start_weight_update")
+        self.server.post(UPDATE, {"update_info": info})
+
+
+@pytest.fixture(scope="module")
+def gloo_server(start_vllm):
+    server = start_vllm(transport="gloo")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def trainer(gloo_server) -> Iterator[Trainer]:
+    trainer = Trainer(gloo_server)
+    yield trainer
+    trainer.group.close()
+
+
+def test_broadcast_weights_serve_exactly(trainer):
+    for seed in (2, 3):
+        trainer.begin(weights(seed))
+        trainer.group.send(weights(seed))
+        label = finish(trainer.server)
+        assert worst_difference(trainer.server, weights(seed), label) < 1e-4
+
+
+def test_a_broadcast_of_other_bytes_leaves_the_old_weights(trainer):
+    server, before = trainer.server, trainer.server.version
+    trainer.begin(weights(4), crc32="00000000")
+    trainer.group.send(weights(4))
+    assert "sent was 00000000" in server.staging()["error"]
+    assert "sent was 00000000" in server.refused("/finish_weight_update")
+    assert server.version == before
+    server.refused(UPDATE, DISCARD)
+    trainer.begin(weights(5))  # the same group
+    trainer.group.send(weights(5))
+    assert worst_difference(server, weights(5), finish(server)) < 1e-4
+
+
+def test_a_trainer_that_dies_before_it_sends_fails_the_staging(trainer):
+    server, before = trainer.server, trainer.server.version
+    trainer.begin(weights(4))
+    trainer.group.close()
+    assert server.staging()["state"] == "failed"
+    server.refused(UPDATE, DISCARD)
+    assert server.version == before
+    following = Trainer(server)
+    following.begin(weights(6))
+    following.group.send(weights(6))
+    assert worst_difference(server, weights(6), finish(server)) < 1e-4
+    following.group.close()
