@@ -268,6 +268,8 @@ class TrainerConfig(Section):
     """Trainer processes; the model is sharded over them."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """CUDA is experimental: not measured yet."""
+    gpus: tuple[int, ...] = ()
+    """GPUs of the ranks, in order; empty: those visible."""
     num_threads: int = Field(default=1, ge=1)
     """Torch threads of each rank."""
     num_minibatches: int = Field(default=4, ge=1)

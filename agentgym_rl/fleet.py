@@ -237,7 +237,7 @@ class Fleet:
     def _serve(self, server: Server) -> None:
         self._waiting.discard(server.name)
         self.router.add(
-            server.name, server.engine, version=self._version, has_spans=server.has_spans
+            server.name, server.engine, version=self._version, has_spans=server.engine.has_spans
         )
 
     def _leave(self, server: Server) -> None:

@@ -30,12 +30,10 @@ SILENCE_LIMIT_S = 5.0
 class Server(ABC):
     """One engine behind a URL, and how its life is followed."""
 
-    def __init__(self, name: str, url: str, engine: HttpEngine, *, has_spans: bool = True) -> None:
+    def __init__(self, name: str, url: str, engine: HttpEngine) -> None:
         self.name = name
         self.url = url
         self.engine = engine
-        self.has_spans = has_spans
-        """Whether it says which version sampled which token."""
         self.restarts = 0
 
     @abstractmethod
@@ -79,8 +77,7 @@ class LocalServer(Server):
         self._processes = processes
         self._timeout_s = config.engine.start_timeout_s
         url = f"http://127.0.0.1:{port}"
-        engine, has_spans = _client(config, url)
-        super().__init__(self._spec.name, url, engine, has_spans=has_spans)
+        super().__init__(self._spec.name, url, _client(config, url))
 
     async def start(self) -> None:
         await self._processes.start(self._spec)
@@ -110,8 +107,7 @@ class AttachedServer(Server):
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
-        engine, has_spans = _client(config, url)
-        super().__init__(f"engine-{index}", url, engine, has_spans=has_spans)
+        super().__init__(f"engine-{index}", url, _client(config, url))
 
     async def start(self) -> None:
         """It runs already."""
@@ -127,7 +123,7 @@ class AttachedServer(Server):
                     )
                 await asyncio.sleep(POLL_S)
         self._untrusted = ""
-        await check_server(
+        self.engine.has_spans = await check_server(
             self.url,
             self._config,
             model_dir=self._model_dir,
@@ -188,20 +184,18 @@ def make_servers(
     ]
 
 
-def _client(config: Config, url: str) -> tuple[HttpEngine, bool]:
-    """A client for the server, and whether it will report version spans."""
+def _client(config: Config, url: str) -> HttpEngine:
+    """A client that knows what the kind of server can and cannot do."""
     engine = config.engine
     if not isinstance(engine, VllmEngineConfig):
-        return HttpEngine(url, timeout_s=engine.request_timeout_s), True
+        return HttpEngine(url, timeout_s=engine.request_timeout_s)
     build = None if engine.urls else find_build(engine.python)
-    has_spans = build is None or build.has_spans
-    client = HttpEngine(
+    return HttpEngine(
         url,
         timeout_s=engine.request_timeout_s,
         control_timeout_s=config.weights.update_timeout_s,
-        has_spans=has_spans,
+        has_spans=build is None or build.has_spans,
         # vLLM's CPU build dies of a seed once a prefill is chunked or recomputed.
         send_seed=build is not None and not build.is_cpu,
         polls_staging=config.weights.transport in ("shm", "gloo"),
     )
-    return client, has_spans

@@ -65,7 +65,7 @@ class HttpEngine(Engine):
         self.url = self._connection.url
         self._timeout_s = timeout_s
         self._control_timeout_s = control_timeout_s
-        self._has_spans = has_spans
+        self.has_spans = has_spans
         self._send_seed = send_seed
         self._polls_staging = polls_staging
         self._incarnation = incarnation
@@ -108,13 +108,13 @@ class HttpEngine(Engine):
             if stream:
                 async with (
                     aclosing(reply.chunks()) as chunks,
-                    aclosing(streamed(chunks, url, has_spans=self._has_spans)) as deltas,
+                    aclosing(streamed(chunks, url, has_spans=self.has_spans)) as deltas,
                 ):
                     async for delta in deltas:
                         yield delta
                 return
             raw = await reply.whole()
-        yield whole(raw, url, has_spans=self._has_spans)
+        yield whole(raw, url, has_spans=self.has_spans)
 
     async def pause(self, *, interrupt: Interrupt) -> None:
         await self._call("POST", PAUSE_PATHS[interrupt])
@@ -152,7 +152,7 @@ class HttpEngine(Engine):
         Raises:
             EngineError: the engine could not be reached or failed.
         """
-        if not self._has_spans:
+        if not self.has_spans:
             return
         label = version_label(version, incarnation=self._incarnation)
         await self._call("POST", "/update_weight_version", {"new_version": label})
@@ -170,7 +170,7 @@ class HttpEngine(Engine):
         await self._connection.close()
 
     async def _served_version(self) -> int:
-        if not self._has_spans:
+        if not self.has_spans:
             return UNKNOWN_VERSION
         label = (await self._get("/weight_info", wire.WeightInfo)).weight_version
         if label == wire.UNNAMED:

@@ -21,6 +21,9 @@ def trainer_processes(
 ) -> list[ProcessSpec]:
     """One process per rank; they report readiness to the controller and end by themselves."""
     threads = str(config.trainer.num_threads)
+    env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ARL_TOKEN": token}
+    if config.trainer.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.trainer.gpus))
     return [
         ProcessSpec(
             name=f"trainer-{rank}",
@@ -33,7 +36,7 @@ def trainer_processes(
                 *("--rank", str(rank)),
                 *("--rendezvous", rendezvous),
             ],
-            env={"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ARL_TOKEN": token},
+            env=env,
             finite=True,
         )
         for rank in range(config.trainer.num_ranks)

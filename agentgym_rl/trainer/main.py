@@ -110,15 +110,25 @@ class _Trainer:
 
     def run(self) -> None:
         state: dict[str, Tensor] = {}
-        if self._versions.keeps_all:
-            state = self._policy.full_state()
-            if self._world.rank == 0:
-                self._versions.keep(state, 0)
+        self._begin()
         self._client.ready(self._world.rank)
         for step in range(self._config.steps):
             state = self._step(step)
         if self._world.rank == 0:
             export_model(self._run_dir / "export", state, model_dir=self._model_dir)
+
+    def _begin(self) -> None:
+        """Version 0, the weights the run begins with: kept for audits, and given to servers that
+        ran before it and may serve anything."""
+        engine = self._config.engine
+        attached = engine.type == "vllm" and bool(engine.urls)
+        if not (attached or self._versions.keeps_all):
+            return
+        state = self._policy.full_state()
+        if self._world.rank == 0 and attached:
+            self._versions.publish(state, 0)
+        elif self._world.rank == 0:
+            self._versions.keep(state, 0)
 
     def _step(self, step: int) -> dict[str, Tensor]:
         """Batch `step`, to its report; the weights it left (rank 0)."""

@@ -49,7 +49,7 @@ class VllmBuild:
     def has_spans(self) -> bool:
         """Whether it says which policy version sampled which token. Without that, only
         `rollout.interrupt = "abort"` gives every token its version."""
-        return parse_release(self.version) >= SPANS_SINCE
+        return reports_spans(self.version)
 
 
 @cache
@@ -79,6 +79,11 @@ def check_version(version: str, *, where: str) -> None:
             f"{where} has vLLM {version}; supported is >={low},<{high} "
             '(pip install "agentgym-rl[vllm]" takes one of these)'
         )
+
+
+def reports_spans(version: str) -> bool:
+    """Whether that version of vLLM says which policy version sampled which token."""
+    return parse_release(version) >= SPANS_SINCE
 
 
 def parse_release(version: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.errors import ConfigError
 
-from .build import check_version
+from .build import check_version, reports_spans
 from .command import BACKENDS, EXTENSION
 
 _CANARIES = (
@@ -26,8 +26,10 @@ _CANARIES = (
 
 async def check_server(
     url: str, config: VllmEngineConfig, *, model_dir: Path, transport: str, timeout_s: float
-) -> None:
+) -> bool:
     """Check the server at `url`, without changing anything in it.
+
+    Returns whether it says which policy version sampled which token.
 
     Raises:
         ConfigError: it does not answer within `timeout_s`, is not a vLLM of a supported
@@ -42,7 +44,8 @@ async def check_server(
             status, version = await _get(http, "version")
             if status != 200 or not isinstance(version, dict) or "version" not in version:
                 raise ConfigError(f"{url} is no vLLM server: GET /version says {status} {version}")
-            check_version(str(version["version"]), where=url)
+            release = str(version["version"])
+            check_version(release, where=url)
             missing = [line async for line in _missing(http, config, transport)]
             if not missing:
                 await _check_tokenizer(http, url, model_dir)
@@ -55,6 +58,7 @@ async def check_server(
             f"the vLLM server at {url} does not fit this run; start it with\n  "
             + "\n  ".join(missing)
         )
+    return reports_spans(release)
 
 
 async def _missing(
