@@ -243,7 +243,7 @@ def _audit(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: engine, train")
+    parser.add_argument("name", help="a file of benchmarks/: engine, train, weights")
 
 
 _COMMANDS = {

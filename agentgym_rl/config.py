@@ -59,6 +59,8 @@ class _Engine(Section):
     """Context length in tokens, prompt and reply together (at most the model's own)."""
     num_servers: int = Field(default=1, ge=1)
     """Engine processes; an episode stays on one of them while that one lives."""
+    stream_interval: int = Field(default=8, ge=1)
+    """Tokens of a reply that are sent at a time; a turn that outlives its server loses fewer."""
     num_threads: int = Field(default=1, ge=1)
     """CPU threads of each engine process (OMP_NUM_THREADS)."""
     max_restarts: int = Field(default=3, ge=0)
@@ -96,8 +98,6 @@ class VllmEngineConfig(_Engine):
     """Fraction of a GPU's memory a server may use; 0: vLLM's own default."""
     kv_cache_gib: int = Field(default=1, ge=1)
     """KV cache of a server that runs on a CPU, in GiB."""
-    stream_interval: int = Field(default=8, ge=1)
-    """Tokens a server sends at a time; a turn that outlives its server loses fewer than these."""
     prefix_cache: Literal["by_version", "shared", "off"] = "by_version"
     """`by_version` never serves KV of older weights to a new request; `shared` may, and is here
     to show that `arl audit` notices."""

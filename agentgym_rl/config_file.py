@@ -28,6 +28,7 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read configuration {path}: {error}") from error
+    _switch_types(model, values, overrides)
     for key, value in overrides.items():
         keys = key.split(".")
         _set(values, keys, _literal(model, keys, value) if isinstance(value, str) else value)
@@ -36,6 +37,23 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explain(model, error)) from error
+
+
+def _switch_types(
+    model: type[BaseModel], values: dict[str, Any], overrides: Mapping[str, Any]
+) -> None:
+    """Where an override makes a section of the file another type, keys the new type has not go."""
+    for name, field in model.model_fields.items():
+        table, wanted = values.get(name), overrides.get(f"{name}.type")
+        kinds = section_types(field)
+        if wanted is None or len(kinds) < 2 or not isinstance(table, dict):
+            continue
+        wanted = _literal(model, [name, "type"], wanted)
+        if wanted == table.get("type", kinds[0].model_fields["type"].default):
+            continue
+        new = [kind for kind in kinds if kind.model_fields["type"].default == wanted]
+        for key in [key for key in table if new and key not in new[0].model_fields]:
+            del table[key]
 
 
 def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:

@@ -5,6 +5,7 @@ reach it over private HTTP with a bearer token and msgpack bodies:
 
     POST /ready  {"rank": r}          the rank has loaded its model
     GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
+                                      rank 0: 205 publish the current version again, first
     POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
     POST /publish/end   {"version", "served": [name], "failed": {name: why}}
     POST /report                      a StepReport, once its version is on every engine
@@ -48,6 +49,11 @@ StepListener = Callable[[int, Mapping[str, float]], None]
 
 class Publications(Protocol):
     """Who must get a policy version, and what came of it (see fleet.Fleet)."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a server waits for a publication to bring it to the current version."""
+        ...
 
     async def begin_publication(self, version: int) -> dict[str, str]: ...
 
@@ -242,6 +248,8 @@ class Controller:
         rank = int(query.get("rank", ["0"])[0])
         if not 0 <= rank < self._config.trainer.num_ranks:
             return 400, f"rank {rank} of {self._config.trainer.num_ranks}".encode()
+        if rank == 0 and self._publications.wanted and not self._closing:
+            return 205, b""
         shard = await self.batch(step, rank)
         if shard is None:
             return (410, b"the run is ending") if self._closing else (204, b"")

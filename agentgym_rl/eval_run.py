@@ -9,6 +9,7 @@ from typing import Any
 
 from .cluster.local import LocalProcesses
 from .config import Config, ModelConfig, dump_toml
+from .errors import ConfigError
 from .evaluate import EvalResult, evaluate
 from .fleet import Fleet
 from .inspect.progress import Progress
@@ -24,6 +25,12 @@ async def evaluate_model(
     With `checkpoint` (a run's `checkpoints/step-N`) its weights take the place of the model's.
     """
     check(config)
+    if config.engine.type == "vllm" and config.engine.urls:
+        raise ConfigError(
+            "an evaluation does not use servers that run already (engine.urls): nobody can say "
+            "whose weights they serve; pass --engine.urls=[] to have one started, or "
+            "--engine=embedded"
+        )
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
         folder = Path(name)
         evaluated = str(checkpoint or config.model.path)

@@ -16,10 +16,10 @@ from typing import Literal
 
 from .cluster.local import LocalProcesses
 from .config import Config, VllmEngineConfig
-from .engine import UNKNOWN_VERSION, EngineInfo
+from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .gateway.router import Router
-from .servers import AttachedServer, Server, make_servers
+from .servers import AttachedServer, LocalServer, Server, make_servers
 from .weights.folder import version_name
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ LONG_POLL_S = 10.0
 class Fleet:
     """Use inside `running()`; `watch` must run beside whatever uses `router`.
 
-    `weights_dir`: where the run's policy versions are, for servers that come back; None for a
-    policy that never changes (evaluation).
+    `weights_dir`: where the run's policy versions are, for servers that come back; None where the
+    policy never changes (evaluation, on servers of its own).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Fleet:
         weights_dir: Path | None = None,
     ) -> None:
         self.restarts = 0
-        """Servers that came back after their death, so far."""
+        """Servers that were started again and serve, so far: after a death, or a failed update."""
         self._config = config
         self._weights_dir = weights_dir
         servers = make_servers(config, config_file, processes, model_dir=model_dir)
@@ -122,6 +122,11 @@ class Fleet:
             raise InfraError(str(error)) from error
 
     # ------------------------------------------------------------------ publication
+    @property
+    def wanted(self) -> bool:
+        """Whether a server waits for a publication to bring it to the current version."""
+        return bool(self._waiting) and not self._publishing
+
     async def begin_publication(self, version: int) -> dict[str, str]:
         """URLs by name of the engines that shall get `version`; {} while there is none.
 
@@ -206,30 +211,27 @@ class Fleet:
             await self._membership.acquire()
         try:
             info = await server.engine.info()
-            if info.version == UNKNOWN_VERSION and not self._version:
-                await server.engine.name_version(0)  # as it started, with the model's own weights
-            elif self._is_behind(server, info) and not await self._updated(server, info):
+            if self._is_behind(server, info) and not await self._updated(server, info):
                 self._waiting.add(server.name)
-                return info
-            self._serve(server)
+            else:
+                self._serve(server)
             return info
         finally:
             self._membership.release()
 
     def _is_behind(self, server: Server, info: EngineInfo) -> bool:
         """Whether it must get the current version; the label of one not ours proves nothing."""
-        foreign = isinstance(server, AttachedServer) and self._weights_dir is not None
-        return foreign or info.version != self._version
+        return isinstance(server, AttachedServer) or info.version != self._version
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
         """Give a server the current version; False if only a publication can."""
-        if self._weights_dir is None:
-            raise ConfigError(
-                f"{server.url} serves policy version {info.version} of some other run; "
-                "start that server again, so that it serves the model's own weights"
-            )
+        if not self._version and isinstance(server, LocalServer):
+            await server.engine.name_version(0)  # as it started, with the model's own weights
+            return True
+        if self._weights_dir is None or self._config.weights.transport != "shm":
+            return False
         path = self._weights_dir / version_name(self._version)
-        if self._config.weights.transport != "shm" or not path.exists():
+        if not path.exists():
             return False
         await server.engine.update_weights(str(path), version=self._version)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import shutil
@@ -90,7 +91,10 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 def qwen3(folder: Path, *, hidden: int, layers: int, vocab: int = 4096, seed: int = 0) -> int:
-    """Save a random Qwen3 with the bundled tokenizer to `folder`; its number of parameters."""
+    """Save a random Qwen3 with the bundled tokenizer to `folder`; its number of parameters.
+
+    No token ends a reply, so that replies are as long as asked for.
+    """
     torch.manual_seed(seed)
     shape = Qwen3Config(
         vocab_size=vocab,
@@ -107,9 +111,10 @@ def qwen3(folder: Path, *, hidden: int, layers: int, vocab: int = 4096, seed: in
     )
     model = Qwen3ForCausalLM(shape)
     model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (BUNDLED / name).exists():
-            shutil.copyfile(BUNDLED / name, folder / name)
+    shutil.copyfile(BUNDLED / "tokenizer.json", folder / "tokenizer.json")
+    settings = json.loads((BUNDLED / "tokenizer_config.json").read_text())
+    settings.pop("eos_token", None)  # vLLM would stop at it
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return model.num_parameters()
 
 

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import re
 import signal
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -33,6 +34,7 @@ HEARTBEAT_S = 1.0
 SILENCE_LIMIT_S = 15.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 15
+_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): \S")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -203,8 +205,13 @@ class LocalProcesses:
         return ProcessDied(f"{name} {how}; the end of {self.log_path(name)}:\n{self._tail(name)}")
 
     def _tail(self, name: str) -> str:
-        lines = self.log_path(name).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "\n".join(f"    {line}" for line in lines) or "    (empty)"
+        lines = self.log_path(name).read_text(errors="replace").splitlines()
+        tail = lines[-LOG_TAIL_LINES:]
+        # A server of several processes logs its cause first, and ends with what followed from it.
+        causes = [line for line in lines[:-LOG_TAIL_LINES] if _CAUSE.search(line)]
+        if causes:
+            tail = [f"the first error in it: {causes[0].strip()}", "...", *tail]
+        return "\n".join(f"    {line}" for line in tail) or "    (empty)"
 
 
 def _signal_group(process: Process, number: signal.Signals) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.errors import TrainerError
@@ -27,8 +27,18 @@ class ControllerClient:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
 
-    def batch(self, step: int, *, rank: int, timeout_s: float) -> BatchShard:
+    def batch(
+        self,
+        step: int,
+        *,
+        rank: int,
+        timeout_s: float,
+        republish: Callable[[], None] | None = None,
+    ) -> BatchShard:
         """This rank's shard of batch `step`; waits until the batch is complete.
+
+        `republish` (rank 0) is called meanwhile when an engine that came back needs the current
+        version, which it can get in no other way.
 
         Raises:
             RunEnding: no more batches.
@@ -39,6 +49,8 @@ class ControllerClient:
             status, body = self._call("GET", f"/batch/{step}?rank={rank}")
             if status == 200:
                 return _shard(body, step)
+            if status == 205 and republish is not None:
+                republish()
             if time.monotonic() > deadline:
                 raise TrainerError(
                     f"batch {step} was not complete after {timeout_s:.0f} s "

@@ -97,6 +97,8 @@ class _Trainer:
         self._client, self._versions = client, versions
         self._model_dir, self._run_dir = model_dir, run_dir
         self._config_hash = config_hash(config)
+        self._state: dict[str, Tensor] = {}
+        """The version published last (rank 0)."""
         self._policy = Policy.load(model_dir, world, compute_dtype=config.engine.dtype)
         self._optimizer = make_optimizer(self._policy.model.parameters(), config.trainer)
         self._stepper = Stepper(
@@ -109,13 +111,12 @@ class _Trainer:
         )
 
     def run(self) -> None:
-        state: dict[str, Tensor] = {}
         self._begin()
         self._client.ready(self._world.rank)
         for step in range(self._config.steps):
-            state = self._step(step)
+            self._step(step)
         if self._world.rank == 0:
-            export_model(self._run_dir / "export", state, model_dir=self._model_dir)
+            export_model(self._run_dir / "export", self._state, model_dir=self._model_dir)
 
     def _begin(self) -> None:
         """Version 0, the weights the run begins with: kept for audits, and given to servers that
@@ -124,24 +125,27 @@ class _Trainer:
         attached = engine.type == "vllm" and bool(engine.urls)
         if not (attached or self._versions.keeps_all):
             return
-        state = self._policy.full_state()
+        self._state = self._policy.full_state()
         if self._world.rank == 0 and attached:
-            self._versions.publish(state, 0)
+            self._versions.publish(self._state, 0)
         elif self._world.rank == 0:
-            self._versions.keep(state, 0)
+            self._versions.keep(self._state, 0)
 
-    def _step(self, step: int) -> dict[str, Tensor]:
-        """Batch `step`, to its report; the weights it left (rank 0)."""
+    def _step(self, step: int) -> None:
+        """Batch `step`, to its report."""
         config, phases = self._config, Phases()
         with phases.phase("rollout_wait"):
             shard = self._client.batch(
-                step, rank=self._world.rank, timeout_s=config.trainer.batch_timeout_s
+                step,
+                rank=self._world.rank,
+                timeout_s=config.trainer.batch_timeout_s,
+                republish=lambda: self._republish(step),
             )
         metrics = self._stepper.train(shard, phases)
         with phases.phase("weight_sync"):
-            state = self._policy.full_state()
+            self._state = self._policy.full_state()
             if self._world.rank == 0:
-                published = self._versions.publish(state, step + 1)
+                published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s
         checkpoint = self._checkpoint(step + 1, phases)
@@ -154,7 +158,11 @@ class _Trainer:
                 checkpoint=checkpoint,
             )
             self._client.report(report)
-        return state
+
+    def _republish(self, version: int) -> None:
+        """The current version once more, for an engine that came back without it."""
+        _log.info("publishing policy version %d again, for an engine that came back", version)
+        self._versions.publish(self._state, version)
 
     def _checkpoint(self, done: int, phases: Phases) -> str:
         """Folder of the checkpoint written after `done` batches; "" if none is due."""

@@ -64,6 +64,35 @@ def test_a_dead_child_ends_the_watch_with_its_last_words(tmp_path, code, said):
     assert "my last words" in str(caught.value.exceptions[0])
 
 
+def test_the_first_error_of_a_long_log_is_shown(tmp_path):
+    code = "print('(core pid=7) ValueError: too big')\nfor i in range(40): print('then', i)\n"
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(watch(tmp_path, spec(code), spec(SLEEP, name="other", finite=True)))
+    said = str(caught.value.exceptions[0])
+    assert "the first error in it: (core pid=7) ValueError: too big" in said
+    assert "then 39" in said
+
+
+def test_a_restarted_child_runs_again_and_its_log_goes_on(tmp_path):
+    async def play() -> tuple[int, int, str]:
+        async with LocalProcesses(tmp_path, stop_timeout_s=1) as processes, asyncio.timeout(20):
+            await processes.start(spec(f"print('up', flush=True)\n{SLEEP}"))
+            first = processes.pid("child")
+            while "up" not in processes.log_path("child").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await processes.kill("child")
+            died = await processes.ended("child")
+            assert "SIGKILL" in str(died)
+            await processes.restart("child")
+            while processes.log_path("child").read_text().count("up") < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            return first, processes.pid("child"), processes.log_path("child").read_text()
+
+    first, second, log = asyncio.run(play())
+    assert first != second
+    assert log == "up\nup\n"
+
+
 def test_finished_is_set_when_finite_children_have_ended(tmp_path):
     asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
 

@@ -56,6 +56,7 @@ class Publications:
 
     def __init__(self, **engines: str) -> None:
         self.engines = engines
+        self.wanted = False
         self.ended: list[tuple[int, list[str], dict[str, str]]] = []
 
     async def begin_publication(self, version: int) -> dict[str, str]:

@@ -184,3 +184,15 @@ def test_a_publication_waits_for_an_engine_and_ends_with_the_run(tmp_path):
             return [first.status, (await s.http.post("/publish/begin", json={"version": 1})).status]
 
     assert asyncio.run(play()) == [204, 410]
+
+
+def test_rank_0_is_asked_to_publish_again_for_an_engine_that_came_back(tmp_path):
+    async def play() -> list[int]:
+        fleet = Publications()
+        async with served(tmp_path, fleet) as s:
+            fleet.wanted = True
+            asked = await s.http.get("/batch/0?rank=0")
+            s.controller.close()
+            return [asked.status, (await s.http.get("/batch/0?rank=0")).status]
+
+    assert asyncio.run(play()) == [205, 410]

@@ -96,6 +96,24 @@ def test_raw_logprobs_are_caught(vllm_python, tmp_path):
     assert "--logprobs-mode processed_logprobs" in json.dumps(report)
 
 
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_a_server_that_runs_already_gets_its_weights_over_sockets(start_vllm, tmp_path):
+    """Attached, and by `gloo`: no file of ours is ever in the server's reach."""
+    server = start_vllm(transport="gloo")
+    attached = (f'--engine.urls=["{server.url}"]', "--weights.transport=gloo")
+    flags = [flag for flag in SMALL if not flag.startswith("--engine.flags")]
+    try:
+        exact = "--rollout.interrupt=recompute"
+        result = train("", tmp_path / "run", *flags, *attached, exact)
+        again = train("", tmp_path / "again", *flags, *attached, exact)  # it serves version 12 now
+    finally:
+        server.stop()
+    assert result["steps"] == again["steps"] == 12
+    for run in ("run", "again"):
+        code, report = audit(tmp_path / run)
+        assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+
+
 # ---------------------------------------------------------------- two servers, one is killed
 def servers(folder: Path) -> dict[int, int]:
     """Pid of each vLLM API server of a run, by port order, from its command line."""

@@ -51,6 +51,7 @@ class EmbeddedEngine:
         self.loop = DecodeLoop(
             model.decoder,
             max_num_seqs=config.max_num_seqs,
+            stream_interval=config.stream_interval,
             weight_version=weight_version,
             notify=self._notify,
             journal=journal,

@@ -42,6 +42,7 @@ class DecodeLoop:
         decoder: Decoder,
         *,
         max_num_seqs: int,
+        stream_interval: int,
         weight_version: str,
         notify: Notify,
         journal: Journal | None = None,
@@ -54,6 +55,7 @@ class DecodeLoop:
         self._batch = Batch(decoder)
         self._waiting: deque[Request] = deque()
         self._max_num_seqs = max_num_seqs
+        self._stream_interval = stream_interval
         self._notify = notify
         self._journal = journal
         self._held: deque[Request] = deque()
@@ -193,12 +195,17 @@ class DecodeLoop:
                 over.append(request)
             elif request.append(token, logprob, now, label):
                 over.append(request)
-            elif request.stream:
+            elif request.stream and self._is_shown(len(request.token_ids)):
                 progress.append((request, len(request.token_ids), False))
         if over:
             self._retire(over)
         if progress:
             self._notify(progress)
+
+    def _is_shown(self, count: int) -> bool:
+        """Whether a stream moves on at its token number `count`: at the first, as vLLM does, for
+        who waits; then every few, since each move costs as much as some tokens."""
+        return count == 1 or count % self._stream_interval == 0
 
     def _retire(self, requests: Iterable[Request]) -> None:
         """Take finished requests out, journal them, and let their owners know."""

@@ -1,0 +1,163 @@
+"""A fleet of real (embedded) engine processes: dying, coming back, and always at one version."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.errors import ProcessDied
+from agentgym_rl.fleet import Fleet
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.publish import Publisher
+from agentgym_rl.weights.shm import SharedFiles
+
+pytestmark = pytest.mark.slow
+
+NAMES = ["engine-0", "engine-1"]
+
+
+class Running:
+    def __init__(self, fleet: Fleet, processes: LocalProcesses, folder: Path) -> None:
+        self.fleet, self.processes, self.folder = fleet, processes, folder
+        self._publisher = Publisher(
+            transport=SharedFiles(folder), interrupt="keep", timeout_s=30, polls_staging=False
+        )
+
+    async def publish(self, version: int) -> tuple[str, ...]:
+        """As the trainer does it; who has it."""
+        engines = await self.fleet.begin_publication(version)
+        self._publisher.prepare(version, load_file(BUNDLED / "model.safetensors"))
+        done = await asyncio.to_thread(self._publisher.publish, engines, version)
+        await self.fleet.end_publication(version, served=done.served, failed=done.failed)
+        return done.served
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def kill(self, name: str) -> None:
+        os.kill(self.processes.pid(name), signal.SIGKILL)
+
+    async def versions(self, count: int) -> set[int]:
+        """Versions that answer `count` short requests of as many sessions."""
+        found: set[int] = set()
+        for number in range(count):
+            name = f"s{time.monotonic_ns()}-{number}"
+            async for delta in self.fleet.router.generate(
+                [5, 80, 33], SamplingParams(max_tokens=2), request_id=name, session_id=name
+            ):
+                found |= set(delta.versions)
+        return found
+
+
+@asynccontextmanager
+async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
+    config: Config = load_config(None, {"engine.num_servers": 2, **keys})
+    (folder / "config.toml").write_text(dump_toml(config))
+    async with (
+        asyncio.timeout(120),
+        LocalProcesses(folder / "logs", stop_timeout_s=2) as processes,
+    ):
+        fleet = Fleet(
+            config, folder / "config.toml", processes, model_dir=BUNDLED, weights_dir=folder
+        )
+        async with fleet.running():
+            await fleet.ready()
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(fleet.watch())
+                yield Running(fleet, processes, folder)
+                watch.cancel()
+
+
+def test_a_server_that_died_comes_back_at_the_version_of_the_others(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            assert await run.publish(1) == tuple(NAMES)
+            run.kill("engine-1")
+            await run.until(lambda: run.fleet.router.serving == ["engine-0"])
+            assert await run.publish(2) == ("engine-0",)
+            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
+            assert await run.versions(6) == {2}
+            assert run.fleet.restarts == 1
+
+    asyncio.run(play())
+
+
+def test_a_server_that_missed_a_version_does_not_serve_the_old_one(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            await run.publish(1)
+            await run.fleet.begin_publication(2)
+            write_version(run.folder, 2, load_file(BUNDLED / "model.safetensors"))
+            engine = run.fleet._servers["engine-0"].engine
+            await engine.update_weights(str(run.folder / "v2.safetensors"), version=2)
+            failed = {"engine-1": "it did not answer"}
+            await run.fleet.end_publication(2, served=["engine-0"], failed=failed)
+            assert run.fleet.router.serving == ["engine-0"]
+            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
+            assert await run.versions(6) == {2}
+
+    asyncio.run(play())
+
+
+def test_no_server_joins_during_a_publication(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as run:
+            run.kill("engine-1")
+            await run.until(lambda: run.fleet.router.serving == ["engine-0"])
+            engines = await run.fleet.begin_publication(1)
+            assert list(engines) == ["engine-0"]
+            await run.processes.ready("engine-1", timeout_s=60)
+            await asyncio.sleep(0.5)
+            assert run.fleet.router.serving == ["engine-0"]
+            failed = {"engine-0": "nothing was sent"}
+            await run.fleet.end_publication(1, served=[], failed=failed)
+            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
+            assert await run.versions(6) == {0}
+
+    asyncio.run(play())
+
+
+def test_a_publication_names_only_engines_it_knows(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.num_servers": 1}) as run:
+            with pytest.raises(ValueError, match="end of a publication"):
+                await run.fleet.end_publication(1, served=["engine-0"], failed={})
+            await run.fleet.begin_publication(1)
+            with pytest.raises(ValueError, match="engine-7"):
+                await run.fleet.end_publication(1, served=["engine-7"], failed={})
+
+    asyncio.run(play())
+
+
+def test_the_last_server_to_be_given_up_ends_the_watch(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.max_restarts": 0}) as run:
+            run.kill("engine-0")
+            await run.until(lambda: run.fleet.router.serving == ["engine-1"])
+            run.kill("engine-1")
+            await asyncio.sleep(30)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        asyncio.run(play())
+    assert caught.group_contains(ProcessDied, match="no engine is left")
+
+
+def test_a_server_that_never_starts_is_the_end(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"model.path": str(tmp_path / "nowhere")}):
+            pass
+
+    with pytest.raises(ProcessDied, match=r"engine-\d exited with 2"):
+        asyncio.run(play())
