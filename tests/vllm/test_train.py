@@ -127,19 +127,34 @@ def servers(folder: Path) -> dict[int, int]:
     return found
 
 
+def kill_after_a_batch(process: subprocess.Popen[str], folder: Path, index: int) -> None:
+    """SIGKILL server `index` of a run that has trained its first batch."""
+    deadline = time.monotonic() + 240
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(servers(folder)[index], signal.SIGKILL)
+
+
 @pytest.mark.timeout(RUN_TIMEOUT_S)
-def test_one_of_two_servers_is_killed_amid_episodes(vllm_python, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("num_servers", "transport"),
+    [
+        pytest.param(2, "shm", id="one of two, amid 128 episodes"),
+        pytest.param(1, "gloo", id="the only one, to which no file can bring a version"),
+    ],
+)
+def test_a_server_is_killed_and_no_episode_pays(
+    vllm_python, tmp_path, monkeypatch, num_servers, transport
+):
     folder = tmp_path / "run"
     monkeypatch.setenv("ARL_RUN", str(folder))
-    two = ("--engine.num_servers=2", "--steps=20", "--eval.num_tasks=0")
-    process = start_training(vllm_python, folder, *two, "--rollout.max_concurrent=16")
+    flags = (f"--engine.num_servers={num_servers}", f"--weights.transport={transport}")
+    process = start_training(vllm_python, folder, *flags, "--steps=20", "--eval.num_tasks=0")
     try:
-        deadline = time.monotonic() + 240
-        while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        os.kill(servers(folder)[1], signal.SIGKILL)
+        kill_after_a_batch(process, folder, num_servers - 1)
         code, result, err = finished(process)
     finally:
         process.kill()
@@ -147,3 +162,5 @@ def test_one_of_two_servers_is_killed_amid_episodes(vllm_python, tmp_path, monke
     assert result["steps"] == 20
     assert result["engines"]["failovers"] > 0
     assert set(result["outcomes"]) <= {"completed", "truncated"}
+    if num_servers == 1:
+        assert result["engines"]["restarts"] == 1
