@@ -190,6 +190,7 @@ def _engine(args: Namespace) -> int:
             port=args.port,
             index=args.index,
             transport=config.weights.transport,
+            seed=config.seed,
         )
     from .engines.embedded.main import serve
 

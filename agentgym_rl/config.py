@@ -6,6 +6,7 @@ same file gives the same run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,6 +69,8 @@ class _Engine(Section):
     retired ends the run."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a server to load its model."""
+    stall_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time a server that was asked may send no token at all before it is restarted."""
     request_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for one request, queueing included."""
 
@@ -108,8 +111,19 @@ class VllmEngineConfig(_Engine):
     start_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait for a server to load its model."""
 
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _urls(cls, value: Any) -> Any:
+        """`--engine.urls=http://a:8000,http://b:8000` is a list too."""
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> VllmEngineConfig:
+        for url in self.urls:
+            if not re.fullmatch(r"https?://[^/\s]+(/.*)?", url):
+                raise ValueError(f"urls has {url!r}; expected http://host:port")
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError(f"urls names a server twice: {self.urls}")
         if self.urls and self.num_servers not in (1, len(self.urls)):
             raise ValueError(f"num_servers {self.num_servers}, but {len(self.urls)} urls")
         need = self.num_servers * self.tensor_parallel_size

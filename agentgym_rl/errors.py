@@ -10,7 +10,7 @@
     │     └ EngineError           the engine or the way to it failed
     │        └ RequestRefused     the engine works, and takes no such request
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
-    ├ TooManyErrors               the agent's code fails too often for the run to make sense
+    ├ TooManyErrors               episodes fail too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
     ├ TrainerError                the trainer could not do its step
     └ ProcessDied                 a supervised child process ended before its time
@@ -62,7 +62,7 @@ class ContextLengthError(EpisodeError, ValueError):
 
 
 class TooManyErrors(ArlError):
-    """The agent's own code fails too often for the run to make sense."""
+    """Episodes fail too often for the run to make sense; says of what most of them do."""
 
 
 class WeightsError(ArlError):

@@ -72,6 +72,7 @@ class Fleet:
                 await server.start()
             yield self
         finally:
+            await self.router.close()
             for server in self._servers.values():
                 await server.engine.close()
 
@@ -106,8 +107,23 @@ class Fleet:
             async with asyncio.TaskGroup() as tasks:
                 for server in self._servers.values():
                     tasks.create_task(self._supervise(server), name=f"watch {server.name}")
+                tasks.create_task(self._watch_progress(), name="watch progress")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+
+    async def _watch_progress(self) -> None:
+        """A server that answers its health route may hang all the same: let it be restarted."""
+        limit_s = self._config.engine.stall_timeout_s
+        while True:
+            await asyncio.sleep(min(1.0, limit_s / 4))
+            for name, silent_s in self.router.silent_s.items():
+                if silent_s > limit_s and not self._publishing:
+                    server = self._servers[name]
+                    self._leave(server)
+                    await server.retire(
+                        f"it was asked, and has sent no token for {silent_s:.0f} s "
+                        "(engine.stall_timeout_s)"
+                    )
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
@@ -128,10 +144,11 @@ class Fleet:
         return bool(self._waiting) and not self._publishing
 
     async def begin_publication(self, version: int) -> dict[str, str]:
-        """URLs by name of the engines that shall get `version`; {} while there is none.
+        """URLs of the engines that shall get `version`, by name; {} while there is none.
 
-        From here to `end_publication` no server joins. None either while one is joining, which
-        is waited for, up to 10 s.
+        The names are of a server's life: one that is started again has another, so that nobody
+        takes it for the one before. From here to `end_publication` no server joins. None either
+        while one is joining, which is waited for, up to 10 s.
         """
         if not self._publishing:
             try:
@@ -145,30 +162,37 @@ class Fleet:
             self.router.begin_update(version)
         else:
             self._release()
-        return {name: self._servers[name].url for name in targets}
+        servers = [self._servers[name] for name in targets]
+        return {server.life: server.url for server in servers}
 
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None:
         """What came of it: `served` engines serve `version`, `failed` ones go out of service.
 
+        What became of a server's life that is over is nobody's concern any more.
+
         Raises:
             ValueError: no publication has begun, or it names an engine that is none.
         """
-        served = set(served)
-        if not self._publishing or (served | set(failed)) - set(self._servers):
+        lives = {life: self._servers.get(life.partition("#")[0]) for life in (*served, *failed)}
+        if not self._publishing or None in lives.values():
             raise ValueError(f"end of a publication: served {served}, failed {set(failed)}")
-        for name, why in failed.items():
-            log.warning("%s did not take policy version %d: %s", name, version, why)
-            self._leave(self._servers[name])
-        if served:
-            self._version = version
-        for name in served & self._waiting:
-            self._serve(self._servers[name])
-        self.router.end_update(version, served & set(self.router.serving))
-        self._release()
-        for name, why in failed.items():
-            await self._servers[name].retire(why)
+        alive = {life: server for life, server in lives.items() if server and server.life == life}
+        try:
+            for life in failed.keys() & alive.keys():
+                log.warning("%s did not take version %d: %s", life, version, failed[life])
+                self._leave(alive[life])
+            reached = [alive[life] for life in served if life in alive]
+            self._version = version if served else self._version
+            for server in reached:
+                if server.name in self._waiting:
+                    self._serve(server)
+            self.router.end_update(version, [server.name for server in reached])
+        finally:
+            self._release()
+        for life in failed.keys() & alive.keys():
+            await alive[life].retire(failed[life])
 
     def _release(self) -> None:
         self._publishing = False
@@ -183,7 +207,7 @@ class Fleet:
             log.warning("%s is out of service: %s", server.name, died)
             while not await self._brought_back(server):
                 if server.restarts >= self._config.engine.max_restarts:
-                    return self._retire(server, died)
+                    return await self._retire(server, died)
 
     async def _brought_back(self, server: Server) -> bool:
         limit = self._config.engine.max_restarts
@@ -199,7 +223,8 @@ class Fleet:
             log.warning("%s did not come back: %s", server.name, error)
             return False
         self.restarts += 1
-        log.info("%s answers again; policy version %d is current", server.name, self._version)
+        state = "serves again" if server.name in self.router.serving else "waits for weights"
+        log.info("%s %s; policy version %d is current", server.name, state, self._version)
         return True
 
     async def _join(self, server: Server) -> EngineInfo:
@@ -237,21 +262,24 @@ class Fleet:
         return True
 
     def _serve(self, server: Server) -> None:
+        server.serves = True
         self._waiting.discard(server.name)
         self.router.add(
             server.name, server.engine, version=self._version, has_spans=server.engine.has_spans
         )
 
     def _leave(self, server: Server) -> None:
+        server.serves = False
         self._waiting.discard(server.name)
         self.router.remove(server.name)
 
-    def _retire(self, server: Server, died: Exception) -> None:
-        """Give a server up.
+    async def _retire(self, server: Server, died: Exception) -> None:
+        """Give a server up, and end what is left of it.
 
         Raises:
             ProcessDied: it was the last one.
         """
+        await server.retire(str(died))
         self._left.discard(server.name)
         limit = self._config.engine.max_restarts
         if not self._left:

@@ -53,17 +53,26 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 
 def resolve_paths(config: Config) -> Config:
-    """The same configuration with the path of a local model folder absolute.
+    """The same configuration with the paths of local folders (model, weights) absolute.
 
     So written into a run's `config.toml`, it means the same from any folder. "bundled" and
     Hugging Face ids stay as they are.
     """
+    if config.weights.folder:
+        shared = Path(os.path.expanduser(config.weights.folder)).resolve()
+        weights = config.weights.model_copy(update={"folder": str(shared)})
+        config = config.model_copy(update={"weights": weights})
     path = config.model.path
     folder = Path(os.path.expanduser(path))
     if path == "bundled" or not folder.is_dir():
         return config
     model = config.model.model_copy(update={"path": str(folder.resolve())})
     return config.model_copy(update={"model": model})
+
+
+def weights_size(folder: Path) -> int:
+    """Bytes of a model folder's safetensors files; 0 where it has none."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def tokenizer_hash(folder: Path) -> str:

@@ -29,13 +29,16 @@ from .fleet import Fleet
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
-from .model import resolve_model, resolve_paths
+from .model import resolve_model, resolve_paths, weights_size
 from .process import free_port
 from .rollout import Rollout
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .stack import check, serving_policy, task_source
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
+
+_FLOAT32_OVER_BFLOAT16 = 2
+"""Versions are float32 (the trainer's master weights); a model's files often are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,8 @@ async def train(config: Config, progress: Progress) -> TrainResult:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        root = Path(config.weights.folder) if config.weights.folder else None
-        weights_dir = stack.enter_context(WeightsFolder(weights_name, root=root))
+        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
@@ -78,7 +81,6 @@ async def train(config: Config, progress: Progress) -> TrainResult:
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
-        model_dir = resolve_model(config.model.path, revision=config.model.revision)
         fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights_dir)
         total_groups = config.steps * config.rollout.groups_per_batch
         controller = Controller(
@@ -102,6 +104,17 @@ async def train(config: Config, progress: Progress) -> TrainResult:
             progress,
         )
         return await run.run()
+
+
+def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
+    """Room for the versions that are kept, and for the one that is being written."""
+    keep = config.weights.keep_versions
+    versions = 1 + (2 if keep == "all" else keep)
+    return WeightsFolder(
+        name,
+        need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
+        root=Path(config.weights.folder) if config.weights.folder else None,
+    )
 
 
 @dataclass
@@ -218,7 +231,8 @@ class _TrainingRun:
         return rollout
 
     async def _finish(self) -> None:
-        """Wait for what the trainer still writes."""
+        """Wait for what the trainer still writes; it may stay no longer."""
+        self.controller.close()
         self.progress.phase("writing checkpoint and export")
         limit_s = self.config.trainer.finish_timeout_s
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -12,12 +13,12 @@ import aiohttp
 
 from .cluster.local import LocalProcesses
 from .config import Config, VllmEngineConfig
-from .engine import version_label
+from .engine import UNKNOWN_VERSION, version_label
 from .engines.client import HttpEngine
 from .engines.launch import engine_process
 from .engines.vllm.build import find_build
 from .engines.vllm.checks import check_server
-from .errors import ProcessDied
+from .errors import ConfigError, EngineError, ProcessDied
 from .process import free_port
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.2
 HEARTBEAT_S = 1.0
 SILENCE_LIMIT_S = 5.0
+REPORT_EVERY_S = 30.0
 
 
 class Server(ABC):
@@ -35,6 +37,13 @@ class Server(ABC):
         self.url = url
         self.engine = engine
         self.restarts = 0
+        self.serves = False
+        """Whether it has been put in service, at a version of this run."""
+
+    @property
+    def life(self) -> str:
+        """Its name, other each time it is started: "engine-1#2" after two restarts."""
+        return f"{self.name}#{self.restarts}" if self.restarts else self.name
 
     @abstractmethod
     async def start(self) -> None:
@@ -59,7 +68,7 @@ class Server(ABC):
 
     @abstractmethod
     async def retire(self, why: str) -> None:
-        """It can no longer be trusted: let `ended` return."""
+        """It can no longer be trusted: end it if it is ours, and let `ended` return."""
 
     def suspect(self) -> None:  # noqa: B027 - a process needs no second look
         """A request failed there: look at it at once."""
@@ -94,6 +103,7 @@ class LocalServer(Server):
         await self._processes.restart(self.name)
 
     async def retire(self, why: str) -> None:
+        log.warning("ending %s: %s", self.name, why)
         await self._processes.kill(self.name)
 
 
@@ -103,6 +113,7 @@ class AttachedServer(Server):
     def __init__(self, config: Config, url: str, *, index: int, model_dir: Path) -> None:
         assert isinstance(config.engine, VllmEngineConfig)
         self._config = config.engine
+        self._interrupt = config.rollout.interrupt
         self._transport = config.weights.transport
         self._model_dir = model_dir
         self._look = asyncio.Event()
@@ -113,14 +124,18 @@ class AttachedServer(Server):
         """It runs already."""
 
     async def ready(self) -> None:
-        deadline = time.monotonic() + self._config.start_timeout_s
+        start = said = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
-            while not await self._answers(http):
-                if time.monotonic() > deadline:
+            while problem := await self._problem(http):
+                now = time.monotonic()
+                if now - start > self._config.start_timeout_s:
                     raise ProcessDied(
-                        f"{self.name}: {self.url}/health did not answer within "
-                        f"{self._config.start_timeout_s:g} s (engine.start_timeout_s)"
+                        f"{self.name} was not ready within {self._config.start_timeout_s:g} s "
+                        f"(engine.start_timeout_s): {problem}"
                     )
+                if now - said > REPORT_EVERY_S:
+                    said = now
+                    log.info("waiting for %s: %s", self.name, problem)
                 await asyncio.sleep(POLL_S)
         self._untrusted = ""
         self.engine.has_spans = await check_server(
@@ -130,25 +145,36 @@ class AttachedServer(Server):
             transport=self._transport,
             timeout_s=self._config.start_timeout_s,
         )
+        if not self.engine.has_spans and self._interrupt != "abort":
+            raise ConfigError(
+                f"the vLLM at {self.url} does not say which version sampled which token: only "
+                f"rollout.interrupt 'abort' is exact there, got {self._interrupt!r}"
+            )
 
     async def ended(self) -> Exception:
         answered = time.monotonic()
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             while not self._untrusted:
+                problem = await self._problem(http)
                 now = time.monotonic()
-                if await self._answers(http):
+                if not problem:
                     answered = now
+                    await self._notice_restart()
                 elif now - answered > SILENCE_LIMIT_S:
-                    return ProcessDied(
-                        f"{self.url}/health has not answered for {now - answered:.0f} s"
-                    )
+                    return ProcessDied(f"{problem}, for {now - answered:.0f} s")
                 self._look.clear()
-                try:
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
                         await self._look.wait()
-                except TimeoutError:
-                    continue
         return ProcessDied(f"{self.url}: {self._untrusted}")
+
+    async def _notice_restart(self) -> None:
+        """One that was started again between two looks serves its model as "default"."""
+        if not (self.serves and self.engine.has_spans) or self._untrusted:
+            return
+        with contextlib.suppress(EngineError):  # the next look at its health says more
+            if (await self.engine.info()).version == UNKNOWN_VERSION:
+                self._untrusted = "somebody has started it again"
 
     async def restart(self) -> None:
         """Whoever started it does that."""
@@ -160,12 +186,13 @@ class AttachedServer(Server):
     def suspect(self) -> None:
         self._look.set()
 
-    async def _answers(self, http: aiohttp.ClientSession) -> bool:
+    async def _problem(self, http: aiohttp.ClientSession) -> str:
+        """Why it is not healthy; "" if it is."""
         try:
             async with http.get(f"{self.url}/health") as answer:
-                return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
+                return "" if answer.status == 200 else f"{self.url}/health says {answer.status}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return f"{self.url}/health: {str(error) or type(error).__name__}"
 
 
 def make_servers(
@@ -188,7 +215,11 @@ def _client(config: Config, url: str) -> HttpEngine:
     """A client that knows what the kind of server can and cannot do."""
     engine = config.engine
     if not isinstance(engine, VllmEngineConfig):
-        return HttpEngine(url, timeout_s=engine.request_timeout_s)
+        return HttpEngine(
+            url,
+            timeout_s=engine.request_timeout_s,
+            control_timeout_s=config.weights.update_timeout_s,
+        )
     build = None if engine.urls else find_build(engine.python)
     return HttpEngine(
         url,

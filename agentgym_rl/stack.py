@@ -103,10 +103,11 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
         chat,
         config=config.gateway,
         model_name=info.model,
-        max_model_len=info.max_model_len,
+        max_model_len=min(info.max_model_len, config.engine.max_model_len),
     )
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(fleet.watch(), name="watch engines")
+        await fleet.wait_serving()  # servers that ran already first get this run's version 0
         async with gateway.serve() as base_url, AgentClients(base_url) as clients:
             yield _player(config, fleet, gateway, clients, info.model)
         watch.cancel()

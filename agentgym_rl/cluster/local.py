@@ -34,7 +34,10 @@ HEARTBEAT_S = 1.0
 SILENCE_LIMIT_S = 15.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 15
-_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): \S")
+_CAUSE = re.compile(
+    r"^(\(\S+ pid=\d+\) )?(ERROR [^\]]*\] )?([\w.]+\.)?[A-Z]\w*(Error|Exception): \S"
+)
+"""A line that names an exception, bare or behind what vLLM's logging puts in front of it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,6 +57,8 @@ class LocalProcesses:
         self.finished = asyncio.Event()
         """Set by `watch` once every finite child has ended well."""
         self._ready: set[str] = set()
+        self._log_starts: dict[str, int] = {}
+        """Where the output of a child's present life begins in its log."""
         self._files = AsyncExitStack()
 
     async def __aenter__(self) -> LocalProcesses:
@@ -73,6 +78,7 @@ class LocalProcesses:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
         mode = "ab" if spec.name in self._children else "wb"
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open(mode))
+        log_start = output.tell()
         process = await asyncio.create_subprocess_exec(
             *spec.argv,
             env={**os.environ, **spec.env},
@@ -84,6 +90,7 @@ class LocalProcesses:
         )
         log.debug("started %s (pid %d): %s", spec.name, process.pid, " ".join(spec.argv))
         self._children[spec.name] = (spec, process)
+        self._log_starts[spec.name] = log_start
         self._ready.discard(spec.name)
 
     async def restart(self, name: str) -> None:
@@ -205,7 +212,9 @@ class LocalProcesses:
         return ProcessDied(f"{name} {how}; the end of {self.log_path(name)}:\n{self._tail(name)}")
 
     def _tail(self, name: str) -> str:
-        lines = self.log_path(name).read_text(errors="replace").splitlines()
+        with self.log_path(name).open(errors="replace") as file:
+            file.seek(self._log_starts[name])
+            lines = file.read().splitlines()
         tail = lines[-LOG_TAIL_LINES:]
         # A server of several processes logs its cause first, and ends with what followed from it.
         causes = [line for line in lines[:-LOG_TAIL_LINES] if _CAUSE.search(line)]

@@ -249,7 +249,8 @@ class HttpEngine(Engine):
 
 def _check_staging(worker: wire.Staging, path: str, url: str) -> None:
     """Raises WeightsError when a worker will never be ready with `path`."""
-    if worker.state == "failed":
-        raise WeightsError(f"{url}: staging {path}: {worker.error}")
+    if worker.state in ("failed", "idle"):
+        why = worker.error or "it knows of no update (was it restarted?)"
+        raise WeightsError(f"{url}: staging {path}: {why}")
     if worker.path not in ("", path):
         raise WeightsError(f"{url}: {worker.path} is being staged, another update than {path}")

@@ -17,6 +17,8 @@ no load, so it would otherwise attract every new session until somebody removes 
 
 _HOMES = 10_000
 """Sessions whose replica is remembered; the least recently seen are forgotten first."""
+_PATIENCE_S = 5.0
+"""A request that was given up sooner is no sign of a replica that hangs."""
 _SLACK = 4
 """Requests by which loads may differ before anybody calls one replica overloaded."""
 
@@ -35,6 +37,8 @@ class Replica:
     num_sent: int = 0
     gone: bool = False
     shunned_until_s: float = 0.0
+    unanswered_since_s: float | None = None
+    """When the first request was sent since the last token came; None if none was."""
     waits: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """What waits for its next tokens."""
 
@@ -43,6 +47,22 @@ class Replica:
         self.gone = True
         for wait in self.waits:
             wait.reschedule(asyncio.get_running_loop().time())
+
+    def asked(self) -> None:
+        """A request was sent."""
+        self.load += 1
+        if self.unanswered_since_s is None:
+            self.unanswered_since_s = time.monotonic()
+
+    def answered(self) -> None:
+        """A token came."""
+        self.unanswered_since_s = None
+
+    def left(self, *, after_s: float) -> None:
+        """A request is over. One given up at once says nothing about who was asked."""
+        self.load -= 1
+        if not self.load and after_s < _PATIENCE_S:
+            self.unanswered_since_s = None
 
     def shun(self) -> None:
         """Prefer others for a moment."""
@@ -67,6 +87,15 @@ class Replicas:
     def names(self) -> list[str]:
         """Who is in service."""
         return list(self._serving)
+
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """By name, for how long a replica that was asked has not sent a token."""
+        now = time.monotonic()
+        return {
+            replica.name: now - (replica.unanswered_since_s or now)
+            for replica in self._serving.values()
+        }
 
     @property
     def open(self) -> list[Replica]:
@@ -108,6 +137,8 @@ class Replicas:
         for name in names:
             if name in self._serving:
                 self._serving[name].version = version
+        for replica in self._serving.values():
+            replica.answered()  # what kept it from answering was the update, perhaps
         self._updates += 1
         self.calm = self._updates
         self.changes.notify()

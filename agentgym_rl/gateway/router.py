@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Literal
@@ -54,6 +55,8 @@ class Router(Sampler):
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._interrupt: Interrupt = interrupt
         self._salted = salt == "by_version"
+        self._run = secrets.token_hex(4)
+        """Versions of another run, whose KV a server may still have, are other versions."""
         self._wait_s = wait_s
         self._on_failure = on_failure
         self._replicas = Replicas()
@@ -65,6 +68,11 @@ class Router(Sampler):
     def serving(self) -> list[str]:
         """The names of the replicas in service."""
         return self._replicas.names
+
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """By name, how long a replica that was asked for tokens has sent none; 0 if it has."""
+        return self._replicas.silent_s
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
@@ -201,7 +209,7 @@ class Router(Sampler):
         if not self._salted:
             return ""
         if segment.steady:
-            return f"v{segment.version}"
+            return f"{self._run}-v{segment.version}"
         return "r" + hashlib.blake2b(request_id.encode(), digest_size=16).hexdigest()
 
     async def _choose(self, turn: PendingTurn) -> Replica:

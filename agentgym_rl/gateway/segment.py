@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -74,14 +75,16 @@ class Segment:
             stream=True,  # tokens that have arrived outlive their engine
             cache_salt=cache_salt,
         )
-        self.replica.load += 1
+        self.replica.asked()
+        sent = time.monotonic()
         try:
             async with aclosing(cast("AsyncGenerator[Delta, None]", upstream)) as stream:
                 while self._finish is None and (delta := await self._next(stream)) is not None:
+                    self.replica.answered()
                     if self._counts(delta):
                         yield self._stamped(delta)
         finally:
-            self.replica.load -= 1
+            self.replica.left(after_s=time.monotonic() - sent)
         for delta in self._settle():
             yield delta
 

@@ -20,6 +20,10 @@ class RunEnding(Exception):
     """The controller says that the run is over: no batch will come."""
 
 
+class BatchTimeout(TrainerError):
+    """A batch was not complete in time."""
+
+
 class ControllerClient:
     """Asks the controller at `url` for batches and reports to it; `token` is the run's secret."""
 
@@ -42,7 +46,8 @@ class ControllerClient:
 
         Raises:
             RunEnding: no more batches.
-            TrainerError: none within `timeout_s`, or the controller is gone or refuses.
+            BatchTimeout: none within `timeout_s`.
+            TrainerError: the controller is gone or refuses.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -52,7 +57,7 @@ class ControllerClient:
             if status == 205 and republish is not None:
                 republish()
             if time.monotonic() > deadline:
-                raise TrainerError(
+                raise BatchTimeout(
                     f"batch {step} was not complete after {timeout_s:.0f} s "
                     "(trainer.batch_timeout_s): see the rollout's log for what it waits for"
                 )

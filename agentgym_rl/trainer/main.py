@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
 
 from .checkpoint import config_hash, save_checkpoint
-from .client import ControllerClient, RunEnding
+from .client import BatchTimeout, ControllerClient, RunEnding
 from .export import export_model
 from .optim import make_optimizer
 from .phases import Phases
@@ -117,6 +118,8 @@ class _Trainer:
             self._step(step)
         if self._world.rank == 0:
             export_model(self._run_dir / "export", self._state, model_dir=self._model_dir)
+            if self._config.weights.transport != "shm":
+                self._stay()
 
     def _begin(self) -> None:
         """Version 0, the weights the run begins with: kept for audits, and given to servers that
@@ -158,6 +161,24 @@ class _Trainer:
                 checkpoint=checkpoint,
             )
             self._client.report(report)
+
+    def _stay(self) -> None:
+        """Until the run ends: an engine that dies in the last evaluation can get its weights
+        from here alone.
+
+        Raises:
+            RunEnding: always, in the end.
+            TrainerError: the controller is gone.
+        """
+        steps, patience_s = self._config.steps, self._config.trainer.finish_timeout_s
+        while True:
+            with contextlib.suppress(BatchTimeout):
+                self._client.batch(
+                    steps,
+                    rank=0,
+                    timeout_s=patience_s,
+                    republish=lambda: self._republish(steps),
+                )
 
     def _republish(self, version: int) -> None:
         """The current version once more, for an engine that came back without it."""

@@ -19,7 +19,7 @@ CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
 GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)
 
 
-def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", **fields):
+def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", seed: int = 0, **fields):
     return server_command(
         VllmEngineConfig(**fields),
         model_dir=Path("/m"),
@@ -28,6 +28,7 @@ def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", **field
         port=8001,
         index=index,
         transport=transport,
+        seed=seed,
         build=build,
     )
 
@@ -73,12 +74,18 @@ def test_servers_share_out_the_gpus(monkeypatch):
     assert command(GPU, index=1, **fields)[1]["CUDA_VISIBLE_DEVICES"] == "2,3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert command(GPU, index=1, **fields)[1]["CUDA_VISIBLE_DEVICES"] == "6,7"
+    for hidden in ("", "4,5,6"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        with pytest.raises(ConfigError, match="need 4 GPUs"):
+            command(GPU, index=1, **fields)
     assert command(GPU, gpus=(3, 1, 2, 0), **fields)[1]["CUDA_VISIBLE_DEVICES"] == "3,1"
     assert "CUDA_VISIBLE_DEVICES" not in command(CPU, index=1, **fields)[1]
 
 
 def test_two_servers_never_sample_alike():
-    assert [value(command(CPU, index=n)[0], "--seed") for n in (0, 1)] == ["0", "1"]
+    places = [(seed, index) for seed in (0, 1, 2) for index in (0, 1)]
+    seeds = [value(command(CPU, seed=s, index=i)[0], "--seed") for s, i in places]
+    assert len(set(seeds)) == len(places)
 
 
 def test_the_users_flags_and_environment_come_last():

@@ -129,6 +129,33 @@ def test_no_server_joins_during_a_publication(tmp_path):
     asyncio.run(play())
 
 
+def test_a_server_that_hangs_behind_a_healthy_route_is_started_again(tmp_path):
+    async def play() -> None:
+        async with running(
+            tmp_path, **{"engine.num_servers": 1, "engine.stall_timeout_s": 2.0}
+        ) as run:
+            await run.fleet._servers["engine-0"].engine.pause(interrupt="keep")
+            assert await run.versions(1) == {0}  # the turn outlives the server
+            assert run.fleet.restarts == 1
+
+    asyncio.run(play())
+
+
+def test_a_death_during_a_publication_costs_one_restart(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.max_restarts": 1}) as run:
+            engines = await run.fleet.begin_publication(1)
+            run.kill("engine-1")
+            restarted = run.fleet._servers["engine-1"]
+            await run.until(lambda: restarted.restarts == 1)
+            failed = {name: "gone" for name in engines if name == "engine-1"}
+            await run.fleet.end_publication(1, served=[], failed=failed)
+            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
+            assert await run.versions(6) == {0}
+
+    asyncio.run(play())
+
+
 def test_a_publication_names_only_engines_it_knows(tmp_path):
     async def play() -> None:
         async with running(tmp_path, **{"engine.num_servers": 1}) as run:

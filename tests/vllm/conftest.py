@@ -126,6 +126,7 @@ def start_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
             port=port,
             index=0,
             transport=transport,
+            seed=1,
         )
         log = folder / f"server-{len(started)}.log"
         with log.open("wb") as out:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agentgym_rl.config import VllmEngineConfig
+from agentgym_rl.errors import ConfigError
 
 from .build import VllmBuild, find_build
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
@@ -17,6 +18,8 @@ BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": 
 """weights.transport -> backend of vLLM's --weight-transfer-config."""
 EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
 
+_SEEDS_APART = 10_007
+"""Between the servers of one run's seed and those of the next."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 
 
@@ -29,9 +32,12 @@ def server_command(
     port: int,
     index: int,
     transport: str,
+    seed: int,
     build: VllmBuild | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """argv of server `index`, and what to add to its environment.
+
+    `seed`: of sampling where requests bring none, as they must not on a CPU; other for each server.
 
     `build`: what `find_build(config.python)` says, which is asked where it is None.
 
@@ -51,7 +57,7 @@ def server_command(
         *("--max-num-seqs", str(config.max_num_seqs)),
         *("--stream-interval", str(config.stream_interval)),
         # Servers of one seed would sample the same tokens for the members of one group.
-        *("--seed", str(index)),
+        *("--seed", str((seed * _SEEDS_APART + index) % 2**31)),
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
@@ -78,6 +84,7 @@ def exec_server(
     port: int,
     index: int,
     transport: str,
+    seed: int,
 ) -> NoReturn:
     """Become server `index`: this process is the vLLM server from here on.
 
@@ -92,6 +99,7 @@ def exec_server(
         port=port,
         index=index,
         transport=transport,
+        seed=seed,
     )
     os.execvpe(argv[0], argv, {**os.environ, **env})
 
@@ -128,11 +136,18 @@ def _environment(
 def _gpus(config: VllmEngineConfig, index: int) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES of server `index`: its share of `gpus`, or of those visible."""
     each = config.tensor_parallel_size
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.gpus:
         gpus = [str(gpu) for gpu in config.gpus]
     elif config.num_servers == 1:
         return {}
+    elif visible is None:  # nobody here knows how many there are; vLLM will say
+        gpus = [str(n) for n in range(each * (index + 1))]
     else:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        gpus = visible.split(",") if visible else [str(n) for n in range(each * (index + 1))]
+        gpus = [gpu for gpu in visible.split(",") if gpu]
+        if len(gpus) < each * config.num_servers:
+            raise ConfigError(
+                f"{config.num_servers} servers of engine.tensor_parallel_size {each} need "
+                f"{each * config.num_servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
+            )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}
