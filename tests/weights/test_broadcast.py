@@ -20,6 +20,8 @@ from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.checksum import checksum
 
+pytestmark = pytest.mark.slow
+
 CHILD = Path(__file__).with_name("broadcast_child.py")
 
 

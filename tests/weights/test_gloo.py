@@ -12,6 +12,8 @@ from fake_engine import FakeEngine, engine
 from agentgym_rl.weights.gloo import Broadcasts, own_address
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 
+pytestmark = pytest.mark.slow
+
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1.5], dtype=torch.bfloat16)}
 
 
