@@ -18,6 +18,7 @@ from . import __version__
 from .config import Config, load_config
 from .config_file import section_types
 from .errors import ConfigError
+from .run_dir import config_of
 
 _DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
@@ -114,12 +115,12 @@ def evaluated(args: Namespace) -> tuple[Config, Path | None]:
             "configuration of that run"
         )
     if args.run:
-        args.config = _config_of(Path(args.run), f"--run {args.run}")
+        args.config = config_of(Path(args.run), f"--run {args.run}")
         if not (checkpoint or args.model or "model.path" in args.overrides):
             args.model = str(_export_of(Path(args.run)))
     elif checkpoint and not args.config:
-        said = f"--checkpoint {args.checkpoint} without --run"
-        args.config = _config_of(_run_of(checkpoint), said)
+        said = f"--checkpoint {args.checkpoint} without --run or --config"
+        args.config = config_of(_run_of(checkpoint), said)
     return load_configuration(args), checkpoint
 
 
@@ -136,17 +137,6 @@ def _checked_checkpoint(path: Path) -> Path:
 def _run_of(checkpoint: Path) -> Path:
     """The run whose `checkpoints/step-N` this is."""
     return checkpoint.parent.parent
-
-
-def _config_of(run: Path, said: str) -> Path:
-    if not run.is_dir():
-        raise ConfigError(f"{said}: no folder {run} here (in {Path.cwd()})")
-    if not (run / "config.toml").exists():
-        raise ConfigError(
-            f"{said}: no config.toml in {run}, so it is no run folder; "
-            "runs are in runs/ unless --run said otherwise, or pass --config FILE instead"
-        )
-    return run / "config.toml"
 
 
 def _export_of(run: Path) -> Path:

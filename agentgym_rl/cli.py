@@ -180,9 +180,9 @@ def _engine(args: Namespace) -> int:
 
     model_dir = resolve_model(config.model.path, revision=config.model.revision)
     if config.engine.type == "vllm":
-        from .engines.vllm.command import exec_server
+        from .engines.vllm.command import exec_server, server_command
 
-        exec_server(
+        argv, env = server_command(
             config.engine,
             model_dir=model_dir,
             served_model_name=config.model.path,
@@ -192,6 +192,7 @@ def _engine(args: Namespace) -> int:
             transport=config.weights.transport,
             seed=config.seed,
         )
+        exec_server(argv, env)
     from .engines.embedded.main import serve
 
     serve(

@@ -157,7 +157,8 @@ class Fleet:
             except TimeoutError:
                 return {}
             self._publishing = True
-        targets = [*self.router.serving, *sorted(self._waiting)]
+        present = {*self.router.serving, *self._waiting}
+        targets = [name for name in self._servers if name in present]
         if targets:
             self.router.begin_update(version)
         else:

@@ -23,8 +23,8 @@ class ProcessSpec:
     """True: whoever started it watches it, and starts it again. False: its death ends the run."""
 
 
-def free_port() -> int:
-    """A loopback port that is free now."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of this host's `address` that is free now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return probe.getsockname()[1]

@@ -35,6 +35,24 @@ def create_run_dir(config: Config) -> tuple[Path, Path]:
     raise ConfigError(f"{config.run} already holds a run; pass another --run, or remove it")
 
 
+def config_of(run: Path, said: str) -> Path:
+    """The configuration file of a run's folder; `said` is what the user typed.
+
+    Raises:
+        ConfigError: there is no such folder, or no run in it.
+    """
+    if not run.is_dir():
+        raise ConfigError(
+            f"{said}: no folder {run} here (in {Path.cwd()}); pass the folder of a run"
+        )
+    if not (run / MARK).exists():
+        raise ConfigError(
+            f"{said}: no {MARK} in {run}, so it is no run folder; pass the folder of a run "
+            "(runs/ENV-AGENT-TIME unless --run said otherwise)"
+        )
+    return run / MARK
+
+
 def release_if_unused(folder: Path) -> None:
     """Give up the claim on a folder whose run ended before its first step; its logs stay."""
     metrics = folder / "metrics.jsonl"

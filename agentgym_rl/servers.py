@@ -13,12 +13,12 @@ import aiohttp
 
 from .cluster.local import LocalProcesses
 from .config import Config, VllmEngineConfig
-from .engine import UNKNOWN_VERSION, version_label
+from .engine import UNKNOWN_VERSION, Interrupt, version_label
 from .engines.client import HttpEngine
 from .engines.launch import engine_process
-from .engines.vllm.build import find_build
+from .engines.vllm.build import check_interrupt, find_build
 from .engines.vllm.checks import check_server
-from .errors import ConfigError, EngineError, ProcessDied
+from .errors import EngineError, ProcessDied
 from .process import free_port
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class AttachedServer(Server):
     def __init__(self, config: Config, url: str, *, index: int, model_dir: Path) -> None:
         assert isinstance(config.engine, VllmEngineConfig)
         self._config = config.engine
-        self._interrupt = config.rollout.interrupt
+        self._interrupt: Interrupt = config.rollout.interrupt
         self._transport = config.weights.transport
         self._model_dir = model_dir
         self._look = asyncio.Event()
@@ -145,11 +145,7 @@ class AttachedServer(Server):
             transport=self._transport,
             timeout_s=self._config.start_timeout_s,
         )
-        if not self.engine.has_spans and self._interrupt != "abort":
-            raise ConfigError(
-                f"the vLLM at {self.url} does not say which version sampled which token: only "
-                f"rollout.interrupt 'abort' is exact there, got {self._interrupt!r}"
-            )
+        check_interrupt(self._interrupt, has_spans=self.engine.has_spans, where=self.url)
 
     async def ended(self) -> Exception:
         answered = time.monotonic()
@@ -173,7 +169,7 @@ class AttachedServer(Server):
         if not (self.serves and self.engine.has_spans) or self._untrusted:
             return
         with contextlib.suppress(EngineError):  # the next look at its health says more
-            if (await self.engine.info()).version == UNKNOWN_VERSION:
+            if await self.engine.served_version() == UNKNOWN_VERSION:
                 self._untrusted = "somebody has started it again"
 
     async def restart(self) -> None:
@@ -214,19 +210,14 @@ def make_servers(
 def _client(config: Config, url: str) -> HttpEngine:
     """A client that knows what the kind of server can and cannot do."""
     engine = config.engine
-    if not isinstance(engine, VllmEngineConfig):
-        return HttpEngine(
-            url,
-            timeout_s=engine.request_timeout_s,
-            control_timeout_s=config.weights.update_timeout_s,
-        )
-    build = None if engine.urls else find_build(engine.python)
+    is_vllm = isinstance(engine, VllmEngineConfig)
+    build = find_build(engine.python) if is_vllm and not engine.urls else None
     return HttpEngine(
         url,
         timeout_s=engine.request_timeout_s,
         control_timeout_s=config.weights.update_timeout_s,
         has_spans=build is None or build.has_spans,
         # vLLM's CPU build dies of a seed once a prefill is chunked or recomputed.
-        send_seed=build is not None and not build.is_cpu,
-        polls_staging=config.weights.transport in ("shm", "gloo"),
+        send_seed=not is_vllm or (build is not None and not build.is_cpu),
+        polls_staging=is_vllm and config.weights.transport in ("shm", "gloo"),
     )

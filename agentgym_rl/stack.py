@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from . import registry
 from .config import Config, VllmEngineConfig
-from .engines.vllm.build import find_build
+from .engines.vllm.build import check_interrupt, find_build
 from .episode import Deadlines, Player
 from .errors import ConfigError
 from .fleet import Fleet
@@ -57,11 +57,7 @@ def _check_engine(config: Config) -> None:
     if not isinstance(engine, VllmEngineConfig) or engine.urls:
         return  # servers that run already are checked when they answer
     build = find_build(engine.python)
-    if not build.has_spans and config.rollout.interrupt != "abort":
-        raise ConfigError(
-            f"vLLM {build.version} does not say which version sampled which token: only "
-            f"rollout.interrupt 'abort' is exact there, got {config.rollout.interrupt!r}"
-        )
+    check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
 
 
 def _check_tasks(config: Config, split: Split) -> None:

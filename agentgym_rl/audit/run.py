@@ -13,6 +13,7 @@ from agentgym_rl.config import Config, load_config
 from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.errors import ConfigError, WeightsError
 from agentgym_rl.model import resolve_model
+from agentgym_rl.run_dir import config_of
 from agentgym_rl.trajectory import FloatArray
 
 from .diagnosis import diagnose
@@ -60,7 +61,7 @@ def audit(
         ConfigError: no run there, nothing trained yet, or no versions were kept.
         TrainerError: the model cannot be loaded, or a record cannot have been trained.
     """
-    config = _configuration(run)
+    config = load_config(config_of(run, f"arl audit {run}"))
     rule = _rule(config, threshold)
     with contextlib.closing(EpisodeReader(run / "episodes.db")) as reader:
         tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
@@ -78,17 +79,6 @@ def audit(
         steps = {"steps": config.steps, "steps_published": reader.steps_published}
     report = {"run": str(run), **steps, **_report(evidence, rule, broken)}
     return {**report, "control": _control(control, rule), "diagnosis": diagnosis}
-
-
-def _configuration(run: Path) -> Config:
-    if not run.is_dir():
-        raise ConfigError(f"no folder {run} here (in {Path.cwd()}); pass the folder of a run")
-    if not (run / "config.toml").exists():
-        raise ConfigError(
-            f"no config.toml in {run}, so it is no run folder; runs are in runs/ unless --run "
-            "said otherwise"
-        )
-    return load_config(run / "config.toml")
 
 
 def _rule(config: Config, threshold: float | None) -> Rule:

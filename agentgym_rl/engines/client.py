@@ -163,13 +163,15 @@ class HttpEngine(Engine):
         if not models.data:
             raise EngineError(f"{self.url}/v1/models lists no model")
         card = models.data[0]
-        served = await self._served_version()
+        served = await self.served_version()
         return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
 
-    async def close(self) -> None:
-        await self._connection.close()
+    async def served_version(self) -> int:
+        """The version served now; UNKNOWN_VERSION while it has no name of ours.
 
-    async def _served_version(self) -> int:
+        Raises:
+            EngineError: the engine could not be reached or failed, or a foreign label.
+        """
         if not self.has_spans:
             return UNKNOWN_VERSION
         label = (await self._get("/weight_info", wire.WeightInfo)).weight_version
@@ -179,6 +181,9 @@ class HttpEngine(Engine):
             return parse_version(label)
         except ValueError as error:
             raise EngineError(f"{self.url}/weight_info: {error}") from error
+
+    async def close(self) -> None:
+        await self._connection.close()
 
     async def _start_update(self, info: dict[str, Any]) -> None:
         try:

@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from itertools import accumulate
 from urllib.parse import urlsplit
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from agentgym_rl.errors import WeightsError
 
 from .broadcast import BroadcastGroup
 from .checksum import checksum
-from .publication import Publication, Transport
+from .publication import Publication, Transport, rank_offsets
 from .remote import RemoteEngine
 
 _log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Broadcasts(Transport):
         workers = publication.each(lambda engine: engine.num_workers(deadline=deadline))
         if not workers:
             raise WeightsError("no engine answers")
-        offsets = dict(zip(workers, accumulate(workers.values(), initial=1), strict=False))
+        offsets = rank_offsets(workers, first=1)
         world_size = 1 + sum(workers.values())
         address = own_address(engine.url for engine in publication.alive.values())
         members = dict(publication.alive)

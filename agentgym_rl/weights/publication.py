@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import TypeVar
 
 from torch import Tensor
@@ -105,6 +106,11 @@ class Transport(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what is held between publications."""
+
+
+def rank_offsets(workers: Mapping[str, int], *, first: int) -> dict[str, int]:
+    """The rank of each engine's first worker in one group of all of them, one after the other."""
+    return dict(zip(workers, accumulate(workers.values(), initial=first), strict=False))
 
 
 def _in_thread(step: Callable[[RemoteEngine], T], engine: RemoteEngine) -> Future[T]:

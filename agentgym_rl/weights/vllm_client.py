@@ -7,13 +7,12 @@ import pickle
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from agentgym_rl.engine import PAUSE_PATHS
 from agentgym_rl.errors import WeightsError
 
-from .publication import Publication
+from .publication import Publication, rank_offsets
 from .remote import RemoteEngine
 
 
@@ -52,10 +51,7 @@ class FleetClient:
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         """Engines get the ranks one after the other, in the order of their names' mapping."""
-        first = init_info.get("rank_offset", 0)
-        offsets = dict(
-            zip(self.workers, accumulate(self.workers.values(), initial=first), strict=False)
-        )
+        offsets = rank_offsets(self.workers, first=init_info.get("rank_offset", 0))
 
         def info(engine: RemoteEngine) -> Mapping[str, Any]:
             if "rank_offset" not in init_info:

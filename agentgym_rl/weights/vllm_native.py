@@ -16,7 +16,6 @@ import importlib.util
 import logging
 import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.errors import ConfigError, WeightsError
+from agentgym_rl.process import free_port
 
 from .gloo import own_address
 from .publication import Publication, Transport
@@ -134,7 +134,7 @@ class NativeTransport(Transport):
             info = NCCLTrainerInitInfo(
                 rank=0,
                 master_address=address,
-                master_port=_free_port(address),
+                master_port=free_port(address),
                 world_size=1 + sum(self._client.workers.values()),
             )
         source: Any = self._source
@@ -200,9 +200,3 @@ def _release(engine: RemoteEngine, *, deadline: float) -> None:
 def _fail_all(publication: Publication, error: WeightsError) -> None:
     for engine in list(publication.alive.values()):
         publication.fail(engine, WeightsError(f"{engine}: {error}"))
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]

@@ -49,6 +49,11 @@ class Running:
     def kill(self, name: str) -> None:
         os.kill(self.processes.pid(name), signal.SIGKILL)
 
+    async def all_serve(self) -> set[int]:
+        """Versions that answer, once both servers are in service."""
+        await self.until(lambda: sorted(self.fleet.router.serving) == NAMES)
+        return await self.versions(6)
+
     async def versions(self, count: int) -> set[int]:
         """Versions that answer `count` short requests of as many sessions."""
         found: set[int] = set()
@@ -87,8 +92,7 @@ def test_a_server_that_died_comes_back_at_the_version_of_the_others(tmp_path):
             run.kill("engine-1")
             await run.until(lambda: run.fleet.router.serving == ["engine-0"])
             assert await run.publish(2) == ("engine-0",)
-            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
-            assert await run.versions(6) == {2}
+            assert await run.all_serve() == {2}
             assert run.fleet.restarts == 1
 
     asyncio.run(play())
@@ -105,8 +109,7 @@ def test_a_server_that_missed_a_version_does_not_serve_the_old_one(tmp_path):
             failed = {"engine-1": "it did not answer"}
             await run.fleet.end_publication(2, served=["engine-0"], failed=failed)
             assert run.fleet.router.serving == ["engine-0"]
-            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
-            assert await run.versions(6) == {2}
+            assert await run.all_serve() == {2}
 
     asyncio.run(play())
 
@@ -123,8 +126,7 @@ def test_no_server_joins_during_a_publication(tmp_path):
             assert run.fleet.router.serving == ["engine-0"]
             failed = {"engine-0": "nothing was sent"}
             await run.fleet.end_publication(1, served=[], failed=failed)
-            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
-            assert await run.versions(6) == {0}
+            assert await run.all_serve() == {0}
 
     asyncio.run(play())
 
@@ -150,8 +152,7 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
             await run.until(lambda: restarted.restarts == 1)
             failed = {name: "gone" for name in engines if name == "engine-1"}
             await run.fleet.end_publication(1, served=[], failed=failed)
-            await run.until(lambda: sorted(run.fleet.router.serving) == NAMES)
-            assert await run.versions(6) == {0}
+            assert await run.all_serve() == {0}
 
     asyncio.run(play())
 

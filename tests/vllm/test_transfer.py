@@ -9,29 +9,19 @@ from threading import Thread
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-from agentgym_rl.model import BUNDLED
 from agentgym_rl.process import free_port
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.checksum import checksum
 from agentgym_rl.weights.files import write_version
 
+from .plain import PlainForward, weights_of, worst_difference
+
 UPDATE = "/update_weights"
 DISCARD = {"update_info": {"discard": True}}
 PROMPTS = [[5, 80, 33, 210, 7], [400, 12, 639, 3], list(range(10, 60))]
 VERSIONS = itertools.count(1)
-
-
-def weights(seed: int) -> dict[str, Tensor]:
-    """The bundled model's with noise that moves log-probs by far more than any tolerance."""
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: tensor.float() + 0.02 * torch.randn(tensor.shape, generator=generator)
-        for name, tensor in load_file(BUNDLED / "model.safetensors").items()
-    }
 
 
 def begin(server, tensors: Mapping[str, Tensor], folder: Path) -> Path:
@@ -52,21 +42,16 @@ def finish(server) -> str:
     return label
 
 
-def worst_difference(server, tensors: Mapping[str, Tensor], label: str) -> float:
+def worst_gap(server, tensors: Mapping[str, Tensor], label: str) -> float:
     """Largest |log-prob - that of a plain forward of `tensors`| over sampled tokens, in nats."""
-    model = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32).eval()
-    model.load_state_dict(dict(tensors), strict=False)
-    model.tie_weights()
-    worst = 0.0
+    forward, worst = PlainForward(), 0.0
     for prompt in PROMPTS:
         choice = server.sample(prompt, max_tokens=24)
         assert choice["weight_versions"] == [{"version": label, "start": 0, "end": 24}]
-        ids = torch.tensor(prompt + choice["token_ids"])
-        with torch.no_grad():
-            logprobs = model(ids[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        expected = logprobs.gather(-1, ids[len(prompt) :, None])[:, 0]
-        reported = torch.tensor([token["logprob"] for token in choice["logprobs"]["content"]])
-        worst = max(worst, float((reported - expected).abs().max()))
+        reported = [token["logprob"] for token in choice["logprobs"]["content"]]
+        ids, only = choice["token_ids"], {0: tensors}
+        gap = worst_difference(forward, prompt, ids, reported, [0] * 24, weights=only)
+        worst = max(worst, gap)
     return worst
 
 
@@ -79,33 +64,33 @@ def server(vllm_server):
 @pytest.fixture
 def good(server, tmp_path) -> tuple[str, dict[str, Tensor]]:
     """A version that serves: what must still serve after a failed update."""
-    tensors = weights(1)
+    tensors = weights_of(1)
     begin(server, tensors, tmp_path)
     return finish(server), tensors
 
 
 def test_new_weights_serve_exactly_tied_head_included(server, tmp_path):
     for seed in (2, 3):
-        tensors = weights(seed)
+        tensors = weights_of(seed)
         begin(server, tensors, tmp_path)
         label = finish(server)
         assert server.version == label
-        assert worst_difference(server, tensors, label) < 1e-4
+        assert worst_gap(server, tensors, label) < 1e-4
 
 
 def test_staged_weights_no_longer_need_their_file(server, tmp_path):
-    path = begin(server, weights(9), tmp_path)
+    path = begin(server, weights_of(9), tmp_path)
     assert server.staging()["state"] == "ready"
     path.write_bytes(b"")  # reading a mapping of it would now be a bus error
-    assert worst_difference(server, weights(9), finish(server)) < 1e-4
+    assert worst_gap(server, weights_of(9), finish(server)) < 1e-4
 
 
 def test_bfloat16_weights_are_cast(server, tmp_path):
-    tensors = {name: tensor.bfloat16() for name, tensor in weights(4).items()}
+    tensors = {name: tensor.bfloat16() for name, tensor in weights_of(4).items()}
     begin(server, tensors, tmp_path)
     label = finish(server)
     rounded = {name: tensor.float() for name, tensor in tensors.items()}
-    assert worst_difference(server, rounded, label) < 1e-4
+    assert worst_gap(server, rounded, label) < 1e-4
 
 
 def flip_a_byte(path: Path) -> None:
@@ -147,15 +132,15 @@ def check_refused(server, good, why: str, tmp_path: Path) -> None:
     assert why in state["error"]
     assert why in server.refused("/finish_weight_update", {"weight_version": "0.0"})
     assert server.version == label
-    assert worst_difference(server, tensors, label) < 1e-4
+    assert worst_gap(server, tensors, label) < 1e-4
     assert "discarded" in server.refused(UPDATE, DISCARD)
-    begin(server, weights(5), tmp_path)
-    assert worst_difference(server, weights(5), finish(server)) < 1e-4
+    begin(server, weights_of(5), tmp_path)
+    assert worst_gap(server, weights_of(5), finish(server)) < 1e-4
 
 
 @pytest.mark.parametrize(("damage", "why"), FILES.values(), ids=FILES)
 def test_a_damaged_file_leaves_the_old_weights(server, good, tmp_path, damage, why):
-    path = write_version(tmp_path, next(VERSIONS), weights(6))
+    path = write_version(tmp_path, next(VERSIONS), weights_of(6))
     damage(path)
     server.post("/start_weight_update")
     server.post(UPDATE, {"update_info": {"path": str(path)}})
@@ -164,19 +149,19 @@ def test_a_damaged_file_leaves_the_old_weights(server, good, tmp_path, damage, w
 
 @pytest.mark.parametrize(("damage", "why"), MODELS.values(), ids=MODELS)
 def test_weights_of_another_model_leave_the_old_ones(server, good, tmp_path, damage, why):
-    tensors = weights(6)
+    tensors = weights_of(6)
     damage(tensors)
     begin(server, tensors, tmp_path)
     check_refused(server, good, why, tmp_path)
 
 
 def test_an_abandoned_update_is_discarded(server, good, tmp_path):
-    begin(server, weights(6), tmp_path)
+    begin(server, weights_of(6), tmp_path)
     assert "already active" in server.refused("/start_weight_update")
     assert "discarded" in server.refused(UPDATE, DISCARD)
     assert server.staging()["state"] == "idle"
-    begin(server, weights(7), tmp_path)
-    assert worst_difference(server, weights(7), finish(server)) < 1e-4
+    begin(server, weights_of(7), tmp_path)
+    assert worst_gap(server, weights_of(7), finish(server)) < 1e-4
 
 
 def test_finish_without_anything_staged_is_refused(server, good):
@@ -192,7 +177,7 @@ def test_sampling_goes_on_while_weights_are_staged(server, good, tmp_path):
         target=lambda: answers.append(server.sample(PROMPTS[0], max_tokens=400)), daemon=True
     )
     thread.start()
-    begin(server, weights(8), tmp_path)
+    begin(server, weights_of(8), tmp_path)
     label = finish(server)
     thread.join(timeout=60)
     old, new = answers[0]["weight_versions"]
@@ -245,34 +230,34 @@ def trainer(gloo_server) -> Iterator[Trainer]:
 
 def test_broadcast_weights_serve_exactly(trainer):
     for seed in (2, 3):
-        trainer.begin(weights(seed))
-        trainer.group.send(weights(seed))
+        trainer.begin(weights_of(seed))
+        trainer.group.send(weights_of(seed))
         label = finish(trainer.server)
-        assert worst_difference(trainer.server, weights(seed), label) < 1e-4
+        assert worst_gap(trainer.server, weights_of(seed), label) < 1e-4
 
 
 def test_a_broadcast_of_other_bytes_leaves_the_old_weights(trainer):
     server, before = trainer.server, trainer.server.version
-    trainer.begin(weights(4), crc32="00000000")
-    trainer.group.send(weights(4))
+    trainer.begin(weights_of(4), crc32="00000000")
+    trainer.group.send(weights_of(4))
     assert "sent was 00000000" in server.staging()["error"]
     assert "sent was 00000000" in server.refused("/finish_weight_update")
     assert server.version == before
     server.refused(UPDATE, DISCARD)
-    trainer.begin(weights(5))  # the same group
-    trainer.group.send(weights(5))
-    assert worst_difference(server, weights(5), finish(server)) < 1e-4
+    trainer.begin(weights_of(5))  # the same group
+    trainer.group.send(weights_of(5))
+    assert worst_gap(server, weights_of(5), finish(server)) < 1e-4
 
 
 def test_a_trainer_that_dies_before_it_sends_fails_the_staging(trainer):
     server, before = trainer.server, trainer.server.version
-    trainer.begin(weights(4))
+    trainer.begin(weights_of(4))
     trainer.group.close()
     assert server.staging()["state"] == "failed"
     server.refused(UPDATE, DISCARD)
     assert server.version == before
     following = Trainer(server)
-    following.begin(weights(6))
-    following.group.send(weights(6))
-    assert worst_difference(server, weights(6), finish(server)) < 1e-4
+    following.begin(weights_of(6))
+    following.group.send(weights_of(6))
+    assert worst_gap(server, weights_of(6), finish(server)) < 1e-4
     following.group.close()

@@ -215,6 +215,19 @@ def _error(message: str) -> tuple[int, Any]:
     return 500, {"error": {"message": f"Call to collective_rpc method failed: {message}"}}
 
 
+STEPS = [
+    "/init_weight_transfer_engine",
+    "/start_weight_update",
+    "/update_weights",
+    "/collective_rpc",
+    "/pause",
+    "/finish_weight_update",
+    "/resume",
+    "/weight_info",
+]
+"""Routes of one publication, in the order they are asked for."""
+
+
 @contextmanager
 def engine(**options: Any) -> Iterator[FakeEngine]:
     """A fake engine that runs while the context is open."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_engine import FakeEngine, engine
+from fake_engine import STEPS, FakeEngine, engine
 
 from agentgym_rl.weights.gloo import Broadcasts, own_address
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
@@ -73,16 +73,7 @@ def test_members_come_and_go():
         assert (meetings(one), meetings(two)) == (2, 2)
 
 
-DEATHS = [
-    "/get_world_size",
-    "/init_weight_transfer_engine",
-    "/start_weight_update",
-    "/update_weights",
-    "/collective_rpc",
-    "/pause",
-    "/finish_weight_update",
-    "/resume",
-]
+DEATHS = ["/get_world_size", *STEPS[:-1]]
 
 
 @pytest.mark.parametrize("step", DEATHS)

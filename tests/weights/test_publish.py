@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_engine import FakeEngine, engine
+from fake_engine import STEPS, FakeEngine, engine
 
 from agentgym_rl.engine import PAUSE_PATHS
 from agentgym_rl.errors import WeightsError
@@ -18,16 +18,6 @@ from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
 
 TENSORS = {"a": torch.arange(6.0)}
-STEPS = [
-    "/init_weight_transfer_engine",
-    "/start_weight_update",
-    "/update_weights",
-    "/collective_rpc",
-    "/pause",
-    "/finish_weight_update",
-    "/resume",
-    "/weight_info",
-]
 
 
 def publisher(folder: Path, **options: Any) -> Publisher:

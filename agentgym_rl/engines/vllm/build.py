@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+from agentgym_rl.engine import Interrupt
 from agentgym_rl.errors import ConfigError
 
 LOWEST, BELOW = (0, 30), (0, 33)
@@ -84,6 +85,15 @@ def check_version(version: str, *, where: str) -> None:
 def reports_spans(version: str) -> bool:
     """Whether that version of vLLM says which policy version sampled which token."""
     return parse_release(version) >= SPANS_SINCE
+
+
+def check_interrupt(interrupt: Interrupt, *, has_spans: bool, where: str) -> None:
+    """Raises ConfigError when tokens of a vLLM without spans could not be told by version."""
+    if not has_spans and interrupt != "abort":
+        raise ConfigError(
+            f"the vLLM at {where} does not say which version sampled which token: only "
+            f"rollout.interrupt 'abort' is exact there, got {interrupt!r}"
+        )
 
 
 def parse_release(version: str) -> tuple[int, ...]:

@@ -75,32 +75,8 @@ def server_command(
     return [*argv, *config.flags], _environment(config, build, index, transport)
 
 
-def exec_server(
-    config: VllmEngineConfig,
-    *,
-    model_dir: Path,
-    served_model_name: str,
-    host: str,
-    port: int,
-    index: int,
-    transport: str,
-    seed: int,
-) -> NoReturn:
-    """Become server `index`: this process is the vLLM server from here on.
-
-    Raises:
-        ConfigError: see `find_build`.
-    """
-    argv, env = server_command(
-        config,
-        model_dir=model_dir,
-        served_model_name=served_model_name,
-        host=host,
-        port=port,
-        index=index,
-        transport=transport,
-        seed=seed,
-    )
+def exec_server(argv: list[str], env: Mapping[str, str]) -> NoReturn:
+    """Become the server of `server_command`: this process is vLLM's from here on."""
     os.execvpe(argv[0], argv, {**os.environ, **env})
 
 
