@@ -37,7 +37,7 @@ test: install-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: install-test
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)

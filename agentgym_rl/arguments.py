@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 
 from . import __version__
-from .config import Config, load_config
-from .config_file import section_types
+from .config import Config, load_config, section_types
 from .errors import ConfigError
 from .run_dir import config_of
 

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors log process waiting asgi seeding interrupts",
-    "config_file",
     "config",
     "model",
     "task trajectory batch",

@@ -1,4 +1,4 @@
-"""Every knob on one page: TOML sections, one model each; `--section.key=value` sets any of them.
+"""Every knob: TOML sections, one model each; `--section.key=value` sets any of them.
 
 Unknown keys are errors that name the near match. The resolved file of a run is complete: the
 same file gives the same run.
@@ -6,19 +6,31 @@ same file gives the same run.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-from .config_file import load
+from .algo import (
+    AlgoConfig,
+    ClampCorrection,
+    Correction,
+    MaskCorrection,
+    SequenceMaskCorrection,
+)
+from .engine import EmbeddedEngineConfig, EngineConfig, VllmEngineConfig
+from .file import load, section_types
+from .section import Section
 
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+__all__ = [
+    "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
+    "EmbeddedEngineConfig", "EngineConfig", "EnvConfig", "EvalConfig", "GatewayConfig",
+    "LoggingConfig", "MaskCorrection", "ModelConfig", "RolloutConfig", "Section",
+    "SequenceMaskCorrection", "TrainerConfig", "VllmEngineConfig", "WeightsConfig",
+    "dump_toml", "load_config", "section_types",
+]  # fmt: skip
 
 
 class EnvConfig(Section):
@@ -46,96 +58,6 @@ class ModelConfig(Section):
     """"bundled" (the tiny model of this package), a local folder, or a Hugging Face id."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""
-
-
-class _Engine(Section):
-    """What every engine has."""
-
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of weights and KV cache, and of the trainer's forward and backward: one for both, so that
-    their log-probs agree (the trainer's master weights stay float32)."""
-    max_num_seqs: int = Field(default=128, ge=1)
-    """Requests decoded together; more wait in line."""
-    max_model_len: int = Field(default=512, ge=16)
-    """Context length in tokens, prompt and reply together (at most the model's own)."""
-    num_servers: int = Field(default=1, ge=1)
-    """Engine processes; an episode stays on one of them while that one lives."""
-    stream_interval: int = Field(default=8, ge=1)
-    """Tokens of a reply that are sent at a time; a turn that outlives its server loses fewer."""
-    num_threads: int = Field(default=1, ge=1)
-    """CPU threads of each engine process (OMP_NUM_THREADS)."""
-    max_restarts: int = Field(default=3, ge=0)
-    """Times a server that died is started again; then it is retired, and the last one to be
-    retired ends the run."""
-    start_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for a server to load its model."""
-    stall_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest time a server that was asked may send no token at all before it is restarted."""
-    request_timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for one request, queueing included."""
-
-
-class EmbeddedEngineConfig(_Engine):
-    """The engine that comes with the package: transformers, continuous batching."""
-
-    type: Literal["embedded"] = "embedded"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
-    fused: Literal["auto", "never"] = "auto"
-    """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
-
-
-class VllmEngineConfig(_Engine):
-    """vLLM servers, started here or elsewhere. On GPUs experimental: not measured yet."""
-
-    type: Literal["vllm"] = "vllm"
-    urls: tuple[str, ...] = ()
-    """Servers that run already (http://host:port); empty: `num_servers` are started here."""
-    python: str = ""
-    """Interpreter that has vLLM and this package's wheel; empty: the one that runs `arl`."""
-    gpus: tuple[int, ...] = ()
-    """GPUs to spread the servers over, `tensor_parallel_size` each; empty: those visible."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
-    """GPUs a server splits the model over."""
-    gpu_memory_utilization: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of a GPU's memory a server may use; 0: vLLM's own default."""
-    kv_cache_gib: int = Field(default=1, ge=1)
-    """KV cache of a server that runs on a CPU, in GiB."""
-    prefix_cache: Literal["by_version", "shared", "off"] = "by_version"
-    """`by_version` never serves KV of older weights to a new request; `shared` may, and is here
-    to show that `arl audit` notices."""
-    flags: tuple[str, ...] = ()
-    """More flags of the vLLM server, passed on as they are."""
-    env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the servers."""
-    start_timeout_s: float = Field(default=600.0, gt=0)
-    """Longest wait for a server to load its model."""
-
-    @field_validator("urls", mode="before")
-    @classmethod
-    def _urls(cls, value: Any) -> Any:
-        """`--engine.urls=http://a:8000,http://b:8000` is a list too."""
-        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> VllmEngineConfig:
-        for url in self.urls:
-            if not re.fullmatch(r"https?://[^/\s]+(/.*)?", url):
-                raise ValueError(f"urls has {url!r}; expected http://host:port")
-        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
-            raise ValueError(f"urls names a server twice: {self.urls}")
-        if self.urls and self.num_servers not in (1, len(self.urls)):
-            raise ValueError(f"num_servers {self.num_servers}, but {len(self.urls)} urls")
-        need = self.num_servers * self.tensor_parallel_size
-        if self.gpus and (len(self.gpus) < need or len(set(self.gpus)) < len(self.gpus)):
-            raise ValueError(
-                f"{self.num_servers} servers of tensor_parallel_size {self.tensor_parallel_size} "
-                f"need {need} different gpus, got {self.gpus}"
-            )
-        return self
-
-
-EngineConfig = Annotated[EmbeddedEngineConfig | VllmEngineConfig, Field(discriminator="type")]
 
 
 class GatewayConfig(Section):
@@ -201,77 +123,6 @@ class RolloutConfig(Section):
             raise ValueError(
                 f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
             )
-        return self
-
-
-class ClampCorrection(Section):
-    """Behavior weight clamped to [0, cap] (token-level truncated importance sampling)."""
-
-    type: Literal["clamp"] = "clamp"
-    cap: float = Field(default=5.0, gt=0)
-
-
-class _Interval(Section):
-    low: float
-    high: float
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _Interval:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low} is not below high {self.high}")
-        return self
-
-
-class MaskCorrection(_Interval):
-    """Tokens whose behavior weight is outside [low, high] are dropped."""
-
-    type: Literal["mask"] = "mask"
-    low: float = Field(default=0.0, ge=0)
-    high: float = Field(default=5.0, gt=0)
-
-
-class SequenceMaskCorrection(_Interval):
-    """Rows whose geometric-mean behavior weight is outside [low, high] are dropped."""
-
-    type: Literal["sequence_mask"] = "sequence_mask"
-    low: float = Field(default=0.9, ge=0)
-    high: float = Field(default=1.1, gt=0)
-
-
-Correction = Annotated[
-    ClampCorrection | MaskCorrection | SequenceMaskCorrection, Field(discriminator="type")
-]
-
-
-class AlgoConfig(Section):
-    """The objective (formulas and sources: agentgym_rl/algo)."""
-
-    loss: Literal["ppo"] = "ppo"
-    naive: bool = False
-    """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
-    clip_low: float = Field(default=0.2, gt=0, le=1)
-    clip_high: float = Field(default=0.2, gt=0)
-    dual_clip: float | None = Field(default=None, gt=1)
-    """Bound c on the objective of negative advantages; None is off."""
-    behavior_correction: Correction = MaskCorrection()
-    aggregation: Literal["token", "sequence", "constant"] = "token"
-    max_tokens: int = Field(default=192, ge=1)
-    """The constant of `constant` aggregation: nominal trained tokens of an episode."""
-    baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
-    scale: Literal["none", "group_std", "batch_std"] = "group_std"
-    shuffle_advantages: bool = False
-    """Negative control: permute advantages over the batch; reward must then not rise."""
-
-    @field_validator("behavior_correction", mode="before")
-    @classmethod
-    def _default_type(cls, value: Any) -> Any:
-        """A table that names no `type` changes the default correction."""
-        return {"type": "mask"} | value if isinstance(value, dict) else value
-
-    @model_validator(mode="after")
-    def _consistent(self) -> AlgoConfig:
-        if self.baseline == "none" and self.scale == "group_std":
-            raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
         return self
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from .errors import ConfigError
+from agentgym_rl.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
 
