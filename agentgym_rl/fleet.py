@@ -95,6 +95,7 @@ class Fleet:
                     tasks.create_task(join(server), name=f"start {server.name}")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        _check_seeds(self._servers.values())
         return _agreed(infos)
 
     async def watch(self) -> None:
@@ -293,6 +294,25 @@ def _salt(config: Config) -> Literal["by_version", "none"]:
     engine = config.engine
     shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
     return "none" if shared else "by_version"
+
+
+def _check_seeds(servers: Iterable[Server]) -> None:
+    """Servers of one seed sample the same tokens for the members of a group.
+
+    Raises:
+        ConfigError: two were started with the same one.
+    """
+    seen: dict[int, Server] = {}
+    for server in servers:
+        if server.seed is None:
+            continue
+        other = seen.setdefault(server.seed, server)
+        if other is not server:
+            raise ConfigError(
+                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
+                f"each with a --seed of its own (both have {server.seed}), so that the members "
+                "of a group differ; or is it one server, named twice in engine.urls?"
+            )
 
 
 def _agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:

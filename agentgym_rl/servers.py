@@ -39,6 +39,8 @@ class Server(ABC):
         self.restarts = 0
         self.serves = False
         """Whether it has been put in service, at a version of this run."""
+        self.seed: int | None = None
+        """What its sampling began with, where nobody but the server itself knows."""
 
     @property
     def life(self) -> str:
@@ -138,7 +140,7 @@ class AttachedServer(Server):
                     log.info("waiting for %s: %s", self.name, problem)
                 await asyncio.sleep(POLL_S)
         self._untrusted = ""
-        self.engine.has_spans = await check_server(
+        self.engine.has_spans, self.seed = await check_server(
             self.url,
             self._config,
             model_dir=self._model_dir,

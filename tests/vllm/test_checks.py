@@ -9,9 +9,11 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from agentgym_rl.config import VllmEngineConfig
-from agentgym_rl.engines.vllm.checks import check_server
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.config import VllmEngineConfig, load_config
+from agentgym_rl.engines.vllm.checks import Checked, check_server
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.fleet import Fleet
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.process import free_port
 
@@ -24,12 +26,31 @@ def complaint(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig =
     return str(caught.value)
 
 
-def check(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig = CONFIG) -> None:
-    asyncio.run(check_server(url, config, model_dir=model_dir, transport="shm", timeout_s=30))
+def check(url: str, *, model_dir: Path = BUNDLED, config: VllmEngineConfig = CONFIG) -> Checked:
+    return asyncio.run(
+        check_server(url, config, model_dir=model_dir, transport="shm", timeout_s=30)
+    )
 
 
 def test_a_server_of_our_own_command_fits(vllm_server):
-    check(vllm_server.url + "/")
+    assert check(vllm_server.url + "/").has_spans
+
+
+def test_servers_of_one_seed_are_refused(vllm_server, tmp_path):
+    urls = [vllm_server.url, vllm_server.url.replace("127.0.0.1", "localhost")]
+    config = load_config(None, {"engine.type": "vllm", "engine.urls": urls})
+
+    async def start() -> None:
+        async with (
+            LocalProcesses(tmp_path, stop_timeout_s=1) as processes,
+            Fleet(
+                config, tmp_path / "config.toml", processes, model_dir=BUNDLED
+            ).running() as fleet,
+        ):
+            await fleet.ready()
+
+    with pytest.raises(ConfigError, match="the same seed: start each with a --seed of its own"):
+        asyncio.run(start())
 
 
 def test_nobody_there_is_said_so():

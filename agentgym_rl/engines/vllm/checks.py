@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from tokenizers import Tokenizer
@@ -24,12 +24,19 @@ _CANARIES = (
 """Texts that tokenizers of different models split differently."""
 
 
+class Checked(NamedTuple):
+    """What is to be known of a server that fits."""
+
+    has_spans: bool
+    """Whether it says which policy version sampled which token."""
+    seed: int
+    """What its sampling began with."""
+
+
 async def check_server(
     url: str, config: VllmEngineConfig, *, model_dir: Path, transport: str, timeout_s: float
-) -> bool:
+) -> Checked:
     """Check the server at `url`, without changing anything in it.
-
-    Returns whether it says which policy version sampled which token.
 
     Raises:
         ConfigError: it does not answer within `timeout_s`, is not a vLLM of a supported
@@ -46,7 +53,8 @@ async def check_server(
                 raise ConfigError(f"{url} is no vLLM server: GET /version says {status} {version}")
             release = str(version["version"])
             check_version(release, where=url)
-            missing = [line async for line in _missing(http, config, transport)]
+            server = await _server_config(http)
+            missing = [line async for line in _missing(http, server, config, transport)]
             if not missing:
                 await _check_tokenizer(http, url, model_dir)
     except TimeoutError:
@@ -58,27 +66,37 @@ async def check_server(
             f"the vLLM server at {url} does not fit this run; start it with\n  "
             + "\n  ".join(missing)
         )
-    return reports_spans(release)
+    return Checked(reports_spans(release), server["model_config"]["seed"])
+
+
+async def _server_config(http: aiohttp.ClientSession) -> dict[str, Any]:
+    """What the server was configured to; {} if it has no route to say so."""
+    status, info = await _get(http, "server_info", {"config_format": "json"})
+    if status == 404:
+        return {}
+    if status != 200 or not isinstance(info, dict):
+        raise ConfigError(f"GET /server_info says {status}: {str(info)[:300]}")
+    return info["vllm_config"]
 
 
 async def _missing(
-    http: aiohttp.ClientSession, config: VllmEngineConfig, transport: str
+    http: aiohttp.ClientSession,
+    server: dict[str, Any],
+    config: VllmEngineConfig,
+    transport: str,
 ) -> AsyncIterator[str]:
     """What the server's command line lacks, a line each."""
     status, _ = await _post(http, "inference/v1/abort_requests", {"request_ids": ["arl-check"]})
     if status in (403, 404):
         yield "--enable-scale-out (the token route is off)"
-    status, info = await _get(http, "server_info", {"config_format": "json"})
-    if status == 404:
+    if not server:
         yield (
             "VLLM_SERVER_DEV_MODE=1 in its environment (it has no routes to pause and update it, "
             "nor to ask about its other flags)"
         )
-    elif status != 200 or not isinstance(info, dict):
-        raise ConfigError(f"GET /server_info says {status}: {str(info)[:300]}")
-    else:
-        for line in _misconfigured(info["vllm_config"], config, transport):
-            yield line
+        return
+    for line in _misconfigured(server, config, transport):
+        yield line
 
 
 def _misconfigured(
