@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -115,27 +117,40 @@ def test_a_server_that_runs_already_gets_its_weights_over_sockets(start_vllm, tm
 
 
 # ---------------------------------------------------------------- two servers, one is killed
-def servers(folder: Path) -> dict[int, int]:
-    """Pid of each vLLM API server of a run, by index, which is in its seed."""
+def servers(folder: Path) -> dict[int, tuple[int, str]]:
+    """Pid and URL of each vLLM API server of a run, by index, which is in its seed."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_text().split("\0")
             environment = (entry / "environ").read_text()
             if "--worker-extension-cls" in words and f"ARL_RUN={folder}" in environment:
-                found[int(words[words.index("--seed") + 1]) % 10_007] = int(entry.name)
+                index = int(words[words.index("--seed") + 1]) % 10_007
+                port = words[words.index("--port") + 1]
+                found[index] = int(entry.name), f"http://127.0.0.1:{port}"
     return found
 
 
-def kill_after_a_batch(process: subprocess.Popen[str], folder: Path, index: int) -> None:
-    """SIGKILL server `index` of a run that has trained its first batch."""
+def running(url: str) -> int:
+    """Requests a server is at work on."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", text, re.MULTILINE)
+    return int(sum(map(float, found)))
+
+
+def kill_in_mid_turn(process: subprocess.Popen[str], folder: Path, index: int) -> None:
+    """SIGKILL server `index` of a run that has trained its first batch, amid many requests."""
     deadline = time.monotonic() + 240
-    metrics = folder / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text()):
+    metrics, seen = folder / "metrics.jsonl", 0
+    while seen < 16:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    os.kill(servers(folder)[index], signal.SIGKILL)
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+        if metrics.exists() and metrics.read_text():
+            pid, url = servers(folder)[index]
+            seen = running(url)
+    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)
@@ -154,7 +169,7 @@ def test_a_server_is_killed_and_no_episode_pays(
     flags = (f"--engine.num_servers={num_servers}", f"--weights.transport={transport}")
     process = start_training(vllm_python, folder, *flags, "--steps=20", "--eval.num_tasks=0")
     try:
-        kill_after_a_batch(process, folder, num_servers - 1)
+        kill_in_mid_turn(process, folder, num_servers - 1)
         code, result, err = finished(process)
     finally:
         process.kill()
