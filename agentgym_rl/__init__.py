@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .env import ToolSpec as ToolSpec
     from .registry import make as make
     from .registry import make_agent as make_agent
+    from .registry import make_sandbox as make_sandbox
     from .registry import register as register
     from .registry import spec as spec
     from .sandbox import Sandbox as Sandbox
@@ -46,6 +47,7 @@ _HOMES = {
     "load_config": "config",
     "make": "registry",
     "make_agent": "registry",
+    "make_sandbox": "registry",
     "register": "registry",
     "spec": "registry",
 }
@@ -65,6 +67,7 @@ __all__ = [
     "load_config",
     "make",
     "make_agent",
+    "make_sandbox",
     "register",
     "spec",
 ]

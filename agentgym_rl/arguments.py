@@ -24,7 +24,7 @@ Train any agent that speaks the OpenAI API, by asynchronous reinforcement learni
 
   arl train --env math --agent react          the main job: a laptop CPU, a minute or two
   arl eval  --run runs/NAME                   held-out reward of a finished run
-  arl list                                    environments and agents, plugins included
+  arl list                                    environments, agents, sandboxes, plugins included
 """
 _AUDIT = """\
 Was every trained token sampled by the very policy version recorded with it?
@@ -46,6 +46,16 @@ within the limit too, versions hardly differ and the audit proves little.
 Tokens that fail are recomputed under neighbouring versions and at temperature
 1, to say what is wrong. Exit code: 0 passed, 1 failed, 2 nothing to audit.
 """
+_DOCTOR = """\
+What of this machine works, and what to do where it does not.
+
+`arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
+kernel, daemon or account, one by one, and says what programs get there. The
+local backend never runs a program with less isolation than it promises: where
+a required probe fails it refuses to start, with the same lines.
+
+Exit code: 0 it works, 1 it does not.
+"""
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
 --rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
@@ -56,6 +66,7 @@ _SHORT_FORMS = {
     "agent": "agent.id",
     "model": "model.path",
     "engine": "engine.type",
+    "sandbox": "sandbox.id",
     "backend": "engine.type",
     "steps": "steps",
     "seed": "seed",
@@ -230,16 +241,25 @@ def _audit(parser: ArgumentParser) -> None:
     )
 
 
+def _doctor(parser: ArgumentParser) -> None:
+    parser.description = _DOCTOR
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("what", choices=["sandbox"], help="what to examine")
+    parser.add_argument("--sandbox", metavar="ID", help="backend: local, docker, e2b, module:Class")
+
+
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: engine, train, weights")
+    parser.add_argument("name", help="a file of benchmarks/: engine, sandbox, train, weights")
 
 
 _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
-    "list": (lambda parser: _json(parser), "environments and agents, plugins included"),
+    "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
     "bench": (_bench, "measure this machine"),
@@ -250,9 +270,13 @@ def _json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def _config(parser: ArgumentParser) -> None:
+def _keys(parser: ArgumentParser) -> None:
     parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+
+
+def _config(parser: ArgumentParser) -> None:
+    _keys(parser)
     parser.add_argument("--model", metavar="MODEL", help="bundled, a folder, or a hub id")
     parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
 

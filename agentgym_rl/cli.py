@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import math
@@ -157,20 +158,34 @@ def _audit(args: Namespace) -> int:
 def _list(args: Namespace) -> int:
     from .registry import listing
 
-    rows = [*listing("env"), *listing("agent")]
+    rows = [*listing("env"), *listing("agent"), *listing("sandbox")]
     if args.json:
         _print_json({"rows": [_row(row) for row in rows]})
         return 0
     for row in rows:
         broken = row.error.strip().splitlines()[-1:] or [""]
         text = row.spec.description if row.spec else f"BROKEN: {broken[0]}"
-        print(f"{row.kind:<6} {row.id:<18} {text}")
+        print(f"{row.kind:<8} {row.id:<18} {text}")
     return 0
 
 
 def _row(row: Listed) -> dict[str, str]:
     description = row.spec.description if row.spec else ""
     return {"kind": row.kind, "id": row.id, "description": description, "error": row.error}
+
+
+def _doctor(args: Namespace) -> int:
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from .inspect.probe_report import probe_text
+    from .registry import make_sandbox
+
+    report = asyncio.run(make_sandbox(config.sandbox.id, **config.sandbox.options).probe())
+    if args.json:
+        _print_json({**asdict(report), "ok": report.ok})
+    else:
+        print(probe_text(report))
+    return 0 if report.ok else 1
 
 
 def _engine(args: Namespace) -> int:
@@ -259,6 +274,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "eval": _eval,
     "audit": _audit,
     "list": _list,
+    "doctor": _doctor,
     "engine": _engine,
     "trainer": _trainer,
     "bench": _bench,
@@ -298,9 +314,11 @@ def _print_json(value: Any) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for what JSON has no number for."""
+    """The same with null for what JSON has no number for, and sets as lists."""
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,6 +7,9 @@
     │  ├ EnvError                 the environment's code raised
     │  └ InfraError               neither: retried, then dropped, never a reward of 0
     │     ├ SandboxError          the sandbox (not the program in it) failed
+    │     │  ├ SandboxUnavailable it cannot work on this machine, as configured
+    │     │  ├ SandboxLost        it died, with its files and sessions
+    │     │  └ SandboxStartTimeout none was to be had in time
     │     └ EngineError           the engine or the way to it failed
     │        └ RequestRefused     the engine works, and takes no such request
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
@@ -47,6 +50,18 @@ class InfraError(EpisodeError):
 
 class SandboxError(InfraError):
     """The sandbox itself failed (a program failing inside it is a result, not an error)."""
+
+
+class SandboxUnavailable(SandboxError):
+    """A sandbox backend cannot work on this machine, as configured; says what to do about it."""
+
+
+class SandboxLost(SandboxError):
+    """A sandbox died, with its files and sessions; the same work may succeed in another one."""
+
+
+class SandboxStartTimeout(SandboxError):
+    """No sandbox was to be had in time."""
 
 
 class EngineError(InfraError):

@@ -1,13 +1,14 @@
-"""Names for environments and agents: `register`, `make`, `spec`, as in Gymnasium.
+"""Names for environments, agents and sandboxes: `register`, `make`, `spec`, as in Gymnasium.
 
 Ids are `[namespace/]name-vN`; without a version the latest is meant. `module:attr` works
 everywhere an id does. Plugins of other packages are found through the entry-point groups
-`agentgym_rl.envs` and `agentgym_rl.agents`; they are read at the first unknown id or by
+`agentgym_rl.envs`, `.agents` and `.sandboxes`; they are read at the first unknown id or by
 `arl list`, never at import, and a broken one is a warning row, not a crash.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -23,15 +24,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from .agent import Agent
 from .env import Env
 from .errors import ArlError, ConfigError
+from .sandbox import Limits, SandboxBackend
 from .task import Split, TaskSource
 
-Kind = Literal["env", "agent"]
+Kind = Literal["env", "agent", "sandbox"]
 _ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.-]*")
-_BASES: dict[Kind, type] = {"env": Env, "agent": Agent}
+_BASES: dict[Kind, type] = {"env": Env, "agent": Agent, "sandbox": SandboxBackend}
+_CALLED: dict[Kind, str] = {"env": "an env", "agent": "an agent", "sandbox": "a sandbox"}
+_GROUPS: dict[Kind, str] = {"env": "envs", "agent": "agents", "sandbox": "sandboxes"}
 
 
 class Spec(BaseModel):
-    """How to make an environment or agent; plain JSON, so it can travel between processes."""
+    """How to make something of a kind; plain JSON, so it can travel between processes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +50,7 @@ class Spec(BaseModel):
         """The class itself.
 
         Raises:
-            ConfigError: the entry point cannot be imported or is no Env/Agent.
+            ConfigError: the entry point cannot be imported or is of another kind.
         """
         target = import_object(self.entry_point)
         if not (isinstance(target, type) and issubclass(target, _BASES[self.kind])):
@@ -167,10 +171,27 @@ def make_agent(id: str, **kwargs: Any) -> Agent:
     return spec(id, kind="agent").make(**kwargs)
 
 
+def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
+    """A new sandbox backend, which `async with` starts.
+
+    `limits` may be a mapping, as a configuration file has it (see `sandbox.Limits`).
+
+    Raises:
+        ConfigError: it cannot be imported, or does not take these options.
+    """
+    if isinstance(limits := kwargs.get("limits"), Mapping):
+        try:
+            kwargs["limits"] = Limits(**limits)
+        except (TypeError, ValueError) as error:
+            known = ", ".join(field.name for field in dataclasses.fields(Limits))
+            raise ConfigError(f"sandbox {id}, limits: {error}; there are {known}") from error
+    return spec(id, kind="sandbox").make(**kwargs)
+
+
 def listing(kind: Kind) -> list[Listed]:
     """Everything of a kind: registered here first, then plugins; broken ones carry an error."""
     rows = {id: Listed(id, kind, found) for (k, id), found in _registered.items() if k == kind}
-    for point in entry_points(group=f"agentgym_rl.{kind}s"):
+    for point in entry_points(group=f"agentgym_rl.{_GROUPS[kind]}"):
         if point.name not in rows:
             rows[point.name] = _read_plugin(point, kind)
     return [rows[id] for id in sorted(rows)]
@@ -196,7 +217,8 @@ def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
         found = point.load()
         if not isinstance(found, Spec):
             found = Spec(id=point.name, kind=kind, entry_point=point.value)
-            found.load()
+            about = (found.load().__doc__ or "").strip().partition("\n")[0]
+            found = found.model_copy(update={"description": about})
         return Listed(point.name, kind, _of_kind(found, kind))
     except (Exception, SystemExit):  # a broken plugin of somebody else must not break `arl list`
         return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
@@ -204,7 +226,7 @@ def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
 
 def _of_kind(found: Spec, kind: Kind) -> Spec:
     if found.kind != kind:
-        raise ConfigError(f"{found.id!r} is an {found.kind}, not an {kind}")
+        raise ConfigError(f"{found.id!r} is {_CALLED[found.kind]}, not {_CALLED[kind]}")
     return found
 
 

@@ -22,6 +22,7 @@ FLAGS = {
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
+    "doctor": "--json --config --sandbox",
 }
 
 
@@ -60,14 +61,16 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
 def test_list(arl):
     code, out, _ = arl("list")
     assert code == 0
-    assert re.search(r"(?m)^env    math-v0 .*arithmetic", out)
-    assert re.search(r"(?m)^agent  react-v0", out)
+    assert re.search(r"(?m)^env +math-v0 .*arithmetic", out)
+    assert re.search(r"(?m)^agent +react-v0", out)
 
 
 def test_list_as_json(arl):
     _, out, _ = arl("list", "--json")
     rows = {(row["kind"], row["id"]): row["error"] for row in json.loads(out)["rows"]}
-    assert rows["env", "math-v0"] == rows["agent", "single_turn-v0"] == ""
+    assert (
+        rows["sandbox", "local"] == rows["env", "math-v0"] == rows["agent", "single_turn-v0"] == ""
+    )
 
 
 def test_no_command_shows_the_help(arl):

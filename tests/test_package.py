@@ -27,6 +27,12 @@ POINTS = {
     for name, value in points.items()
 }
 
+KINDS: dict[str, registry.Kind] = {
+    "agentgym_rl.envs": "env",
+    "agentgym_rl.agents": "agent",
+    "agentgym_rl.sandboxes": "sandbox",
+}
+
 TORCH_FREE = ["run", "rollout", "episode", "evaluate", "controller", "gateway", "weights.folder"]
 
 
@@ -101,16 +107,16 @@ def test_plugin_folders_are_plain(folder):
 
 @pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
 def test_entry_points_resolve(group, name):
-    kind: registry.Kind = "env" if group.endswith(".envs") else "agent"
+    kind = KINDS[group]
     found = registry.spec(POINTS[group, name], kind=kind)
-    assert found.id == name
+    assert found.id in (name, found.entry_point)
     found.load()
 
 
 @pytest.mark.parametrize(("group", "name"), POINTS, ids=[name for _, name in POINTS])
 def test_entry_points_are_installed(group, name):
     """When this fails alone, the install is older than pyproject.toml: install again."""
-    kind: registry.Kind = "env" if group.endswith(".envs") else "agent"
+    kind = KINDS[group]
     assert registry.spec(name, kind=kind).id == name
 
 

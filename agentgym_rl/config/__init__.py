@@ -27,7 +27,7 @@ from .section import Section
 __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "EmbeddedEngineConfig", "EngineConfig", "EnvConfig", "EvalConfig", "GatewayConfig",
-    "LoggingConfig", "MaskCorrection", "ModelConfig", "RolloutConfig", "Section",
+    "LoggingConfig", "MaskCorrection", "ModelConfig", "RolloutConfig", "SandboxConfig", "Section",
     "SequenceMaskCorrection", "TrainerConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "section_types",
 ]  # fmt: skip
@@ -49,6 +49,15 @@ class AgentConfig(Section):
     """Registered id, or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the agent (`--agent.options.max_turns=3`)."""
+
+
+class SandboxConfig(Section):
+    """Where programs that agents or environments run are contained."""
+
+    id: str = "local"
+    """Registered id (local, docker, e2b), or module:Class."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the backend (`--sandbox.options.slots=16`)."""
 
 
 class ModelConfig(Section):
@@ -220,6 +229,7 @@ class Config(Section):
     """Run folder (default: runs/<env>-<agent>-<utc time>)."""
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EmbeddedEngineConfig()
     gateway: GatewayConfig = GatewayConfig()

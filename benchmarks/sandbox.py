@@ -1,0 +1,259 @@
+"""Executions per second and latency of sandboxes, beside running programs with no isolation.
+
+Every system does the same: a fresh Python runs a small program, and its output comes back. The
+goals are those of `local`, on 2 cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any
+
+from agentgym_rl.errors import ArlError
+from agentgym_rl.registry import make_sandbox
+from agentgym_rl.sandbox import SandboxBackend
+
+from ._common import hardware, say, versions
+
+PROGRAM = "print(sum(range(10)))"
+EXPECTED = b"45\n"
+ROUNDS = 5
+SECONDS = 1.5
+"""Of one measurement: one system, one concurrency, one round."""
+GOALS = {
+    "p50_ms": 1.5,
+    "p99_ms": 5.0,
+    "per_s_at_16": 600.0,
+    "cell_p50_ms": 0.1,
+    "fork_p50_ms": 2.0,
+    "stall_p99_ms": 5.0,
+}
+
+PYTHON = os.path.realpath(sys.executable)
+
+Run = Callable[[], Awaitable[bytes]]
+
+
+def run() -> dict[str, Any]:
+    """Measure; the result is what `arl bench sandbox --json` prints."""
+    return asyncio.run(_run())
+
+
+async def _run() -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        systems, skipped = await _systems(stack)
+        rows = await _throughput(systems)
+        extra = await _local_extras(stack)
+    figures = _figures(rows) | extra
+    met = {
+        name: figures[name] >= goal if name.startswith("per_s") else figures[name] <= goal
+        for name, goal in GOALS.items()
+    }
+    return {
+        "name": "sandbox",
+        "hardware": hardware(f"load {os.getloadavg()[0]:.1f}"),
+        "versions": versions(),
+        "rows": rows,
+        "figures": figures,
+        "ratios": _ratios(rows),
+        "skipped": skipped,
+        "goal": GOALS,
+        "met": met,
+    }
+
+
+async def _systems(stack: AsyncExitStack) -> tuple[dict[str, Run], dict[str, str]]:
+    """What can be run here; and what cannot, with the reason."""
+    threads = stack.enter_context(ThreadPoolExecutor(16))
+    plain = [PYTHON, "-I", "-c", PROGRAM]
+    systems: dict[str, Run] = {"subprocess, no isolation": _command(plain, threads)}
+    skipped: dict[str, str] = {}
+    if shutil.which("bwrap"):
+        systems["bubblewrap"] = _command([*_bubblewrap(), *plain], threads)
+    else:
+        skipped["bubblewrap"] = "no `bwrap` (apt-get install bubblewrap)"
+    for name in ("local", "docker"):
+        try:
+            backend = await stack.enter_async_context(make_sandbox(name, **_options(name)))
+        except ArlError as error:
+            skipped[name] = str(error).splitlines()[0]
+            continue
+        systems[name] = _sandboxed(backend)
+        if name == "docker":
+            systems["docker exec"] = _docker_exec(stack)
+    return systems, skipped
+
+
+def _options(name: str) -> dict[str, Any]:
+    return {"slots": 16} if name == "local" else {}
+
+
+def _bubblewrap() -> list[str]:
+    """All namespaces, as its manual has it; no system-call filter, no limits."""
+    prefix = os.path.dirname(os.path.dirname(PYTHON))
+    binds = [w for folder in sorted({"/usr", prefix}) for w in ("--ro-bind", folder, folder)]
+    links = [
+        w for name in ("bin", "lib", "lib64") for w in ("--symlink", f"usr/{name}", f"/{name}")
+    ]
+    return [
+        *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
+        *("--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+        *binds,
+        *links,
+    ]
+
+
+def _command(argv: Sequence[str], threads: ThreadPoolExecutor) -> Run:
+    """`subprocess.run` in a thread: asyncio's own subprocesses are slower."""
+
+    def once() -> bytes:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, check=True
+        ).stdout
+
+    async def awaited() -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(threads, once)
+
+    return awaited
+
+
+def _sandboxed(backend: SandboxBackend) -> Run:
+    async def once() -> bytes:
+        async with await backend.create() as sandbox:
+            return (await sandbox.run_python(PROGRAM)).stdout
+
+    return once
+
+
+def _docker_exec(stack: AsyncExitStack) -> Run:
+    """What the docker backend avoids: a `docker exec` for each program."""
+    import docker
+    from arl_sandboxes.docker import IMAGE
+
+    client = docker.from_env()
+    flags: dict[str, Any] = {"network_mode": "none", "init": True, "detach": True}
+    container = client.containers.run(IMAGE, ["sleep", "3600"], **flags)
+    stack.callback(client.close)
+    stack.callback(container.remove, force=True)
+
+    async def once() -> bytes:
+        argv = ["python3", "-I", "-c", PROGRAM]
+        return (await asyncio.to_thread(container.exec_run, argv)).output
+
+    return once
+
+
+async def _throughput(systems: dict[str, Run]) -> list[dict[str, Any]]:
+    """Rounds in turn, so that a slow minute of the machine falls on all of them."""
+    found: dict[tuple[str, int], list[tuple[float, list[float]]]] = {}
+    for number in range(ROUNDS):
+        say(f"round {number + 1} of {ROUNDS}")
+        for concurrency in (1, 16):
+            for name, once in systems.items():
+                done = await _measure(once, concurrency)
+                found.setdefault((name, concurrency), []).append(done)
+    return [_row(name, concurrency, rounds) for (name, concurrency), rounds in found.items()]
+
+
+async def _measure(once: Run, concurrency: int) -> tuple[float, list[float]]:
+    """(executions per second, latencies in ms) over `SECONDS`."""
+    latencies: list[float] = []
+    started = time.perf_counter()
+
+    async def work() -> None:
+        while time.perf_counter() - started < SECONDS:
+            begun = time.perf_counter()
+            out = await once()
+            latencies.append(1000 * (time.perf_counter() - begun))
+            if out != EXPECTED:
+                raise RuntimeError(f"it printed {out!r}, expected {EXPECTED!r}")
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(concurrency):
+            tasks.create_task(work())
+    return len(latencies) / (time.perf_counter() - started), latencies
+
+
+def _row(name: str, concurrency: int, rounds: list[tuple[float, list[float]]]) -> dict[str, Any]:
+    """Medians over the rounds; latency percentiles are of each round."""
+    return {
+        "system": name,
+        "concurrency": concurrency,
+        "per_s": round(statistics.median(rate for rate, _ in rounds), 1),
+        "p50_ms": round(statistics.median(_percentile(lat, 0.50) for _, lat in rounds), 3),
+        "p99_ms": round(statistics.median(_percentile(lat, 0.99) for _, lat in rounds), 3),
+        "executions": sum(len(latencies) for _, latencies in rounds),
+    }
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def _local_extras(stack: AsyncExitStack) -> dict[str, float]:
+    """Session cells, fork snapshots, and how long the event loop stands still under load."""
+    backend = await stack.enter_async_context(make_sandbox("local", slots=16))
+    cells, forks = [], []
+    async with await backend.create() as sandbox:
+        session = await sandbox.open_session()
+        await session.run("x = 0")
+        for _ in range(500):
+            cells.append((await session.run("x += 1")).wall_ms)
+        for _ in range(50):
+            begun = time.perf_counter()
+            branch = await session.fork()
+            forks.append(1000 * (time.perf_counter() - begun))
+            await branch.close()
+    return {
+        "cell_p50_ms": round(_percentile(cells, 0.5), 4),
+        "fork_p50_ms": round(_percentile(forks, 0.5), 3),
+        "stall_p99_ms": round(await _stall(_sandboxed(backend)), 3),
+    }
+
+
+async def _stall(once: Run) -> float:
+    """p99 of how late a 1 ms timer comes, in ms, with 16 executions in flight."""
+    late: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            begun = time.perf_counter()
+            await asyncio.sleep(0.001)
+            late.append(1000 * (time.perf_counter() - begun) - 1)
+
+    async with asyncio.TaskGroup() as tasks:
+        ticker = tasks.create_task(tick())
+        await _measure(once, 16)
+        ticker.cancel()
+    return _percentile(late, 0.99)
+
+
+def _figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    mine = {row["concurrency"]: row for row in rows if row["system"] == "local"}
+    if not mine:
+        raise RuntimeError("the local sandbox does not work here: see `arl doctor sandbox`")
+    return {
+        "p50_ms": mine[1]["p50_ms"],
+        "p99_ms": mine[1]["p99_ms"],
+        "per_s_at_16": mine[16]["per_s"],
+    }
+
+
+def _ratios(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Executions per second of `local` over those of each other system."""
+    rate = {(row["system"], row["concurrency"]): row["per_s"] for row in rows}
+    return {
+        f"local / {name}, {n} at once": round(rate["local", n] / value, 2)
+        for (name, n), value in rate.items()
+        if name != "local"
+    }

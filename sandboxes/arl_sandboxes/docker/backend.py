@@ -1,0 +1,288 @@
+"""Containers, handed out first come, first served; a few are kept warm, none is used twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from agentgym_rl.errors import (
+    ConfigError,
+    SandboxError,
+    SandboxLost,
+    SandboxStartTimeout,
+    SandboxUnavailable,
+)
+from agentgym_rl.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from arl_sandboxes import runner
+
+from . import owner, seccomp
+from .container import CONNECT_ERRORS, Container, ContainerConfig, Daemon, reap, remove, start
+from .link import Refused
+from .probes import DEFAULT_IMAGE, probe, unreachable
+from .sandbox import DockerSandbox
+
+log = logging.getLogger(__name__)
+
+ALIVE_TIMEOUT_S = 2.0
+"""Longest time a warm container may take to answer before it is handed out."""
+CLOSE_TIMEOUT_S = 30.0
+RETRY_S = 1.0
+
+
+class DockerBackend(SandboxBackend):
+    """A container for each sandbox, without network, capabilities or a writable root.
+
+    Args:
+        containers: Sandboxes at once.
+        warm: Containers kept ready, beside those in use.
+        limits: What a sandbox may use, unless `create` says otherwise; warm ones have these.
+        image: With Python 3.8 or newer; never pulled.
+        runtime: Of the daemon ("runsc": gVisor, where only memory bounds the processes); "": its
+            default.
+        python: Name or path of the interpreter in the image.
+        user: Number of the user programs run as; 0: one of its own for each container.
+        preimport: Modules to load once per container, instead of a default list.
+        require: Capabilities without which it refuses to start (("total_memory",)).
+        base_url: Address of the daemon; "": DOCKER_HOST, or the usual socket.
+    """
+
+    name = "docker"
+
+    def __init__(
+        self,
+        *,
+        containers: int = 8,
+        warm: int = 2,
+        limits: Limits | None = None,
+        image: str = DEFAULT_IMAGE,
+        runtime: str = "",
+        python: str = "python3",
+        user: int = 0,
+        preimport: Sequence[str] | None = None,
+        require: Sequence[str] = (),
+        base_url: str = "",
+    ) -> None:
+        if containers < 1 or warm < 0 or user < 0:
+            raise ConfigError(
+                f"containers {containers}, warm {warm}, user {user}: expected >= 1, >= 0 and >= 0"
+            )
+        Capabilities().missing(require)  # a name that is none
+        self._num_containers, self._num_warm = containers, warm
+        self._limits = limits or Limits()
+        self._image, self._runtime, self._python, self._user = image, runtime, python, user
+        self._preimport = runner.PREIMPORT if preimport is None else preimport
+        self._require, self._base_url = tuple(require), base_url
+        self._stats = SandboxStats()
+        self._places = asyncio.Semaphore(containers)
+        self._warm: deque[Container] = deque()
+        self._alive: set[Container] = set()
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._wanted = asyncio.Event()
+        """A warm container is lacking."""
+
+    # ------------------------------------------------------------------ life
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                daemon = await asyncio.to_thread(Daemon, self._base_url)
+            except CONNECT_ERRORS as error:
+                self._check(unreachable(error))
+                raise
+            stack.callback(daemon.close)
+            config = await self._config(daemon)
+            report = await probe(daemon, config)
+            self._check(report)
+            self._daemon, self._container_config = daemon, config
+            self._capabilities = report.capabilities
+            if num_reaped := await reap(daemon):
+                log.warning("removed %d containers of processes that are dead", num_reaped)
+            stack.push_async_callback(self._remove_all)
+            self._tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            stack.callback(self._wanted.set)  # the keeper ends, what is being started is finished
+            self._tasks.create_task(self._keep(), name="container keeper")
+            self._wanted.set()
+            self._stack = stack.pop_all()
+        log.info(
+            "docker sandboxes ready: %d at once, %d warm", self._num_containers, self._num_warm
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        stack, self._stack = self._stack, None
+        for _ in range(self._stats.waiting):
+            self._places.release()  # they find it closed
+        if stack is not None:
+            await stack.aclose()
+
+    async def _remove_all(self) -> None:
+        """Those in use, too."""
+        async with asyncio.TaskGroup() as tasks:
+            for container in list(self._alive):
+                tasks.create_task(self._dispose(container), name="remove container")
+
+    async def create(
+        self, *, limits: Limits | None = None, timeout_s: float = 60.0
+    ) -> DockerSandbox:
+        if self._stack is None:
+            raise SandboxLost("the docker sandbox backend is not open: use `async with backend:`")
+        asked = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._take_place()
+                try:
+                    container = await self._obtain(limits or self._limits)
+                except BaseException:
+                    self._places.release()
+                    raise
+        except TimeoutError:
+            raise SandboxStartTimeout(
+                f"no sandbox was to be had within {timeout_s:g} s: {self._num_containers} at "
+                f"once, {self._stats.in_use} in use, {self._stats.waiting} callers waiting"
+            ) from None
+        waited = time.perf_counter() - asked
+        self._stats.queue_wait_s += waited
+        self._stats.queue_wait_max_s = max(waited, self._stats.queue_wait_max_s)
+        self._stats.created += 1
+        self._stats.in_use += 1
+        return DockerSandbox(
+            container, self._capabilities, stats=self._stats, on_close=self._give_back
+        )
+
+    async def probe(self) -> ProbeReport:
+        try:
+            daemon = await asyncio.to_thread(Daemon, self._base_url)
+        except CONNECT_ERRORS as error:
+            return unreachable(error)
+        try:
+            return await probe(daemon, await self._config(daemon))
+        except SandboxError as error:
+            return unreachable(error)
+        finally:
+            daemon.close()
+
+    def stats(self) -> SandboxStats:
+        return replace(self._stats, statuses=dict(self._stats.statuses))
+
+    def _check(self, report: ProbeReport) -> None:
+        if not report.ok:
+            raise SandboxUnavailable(f"the docker sandbox cannot work here:\n{report.complaint()}")
+        if lacking := report.capabilities.missing(self._require):
+            raise SandboxUnavailable(
+                f"the docker sandbox lacks what `require` asks for: {', '.join(lacking)} "
+                "(`arl doctor sandbox` says why)"
+            )
+
+    async def _config(self, daemon: Daemon) -> ContainerConfig:
+        info = await daemon.call(daemon.api.info)
+        machine = info.get("Architecture")
+        return ContainerConfig(
+            image=self._image,
+            python=self._python,
+            runtime=self._runtime,
+            user=self._user,
+            seccomp=seccomp.profile(machine) if machine in seccomp.ARCHITECTURES else "",
+            preimport=tuple(self._preimport),
+            labels=owner.labels(uuid.uuid4().hex),
+        )
+
+    # ------------------------------------------------------------------ containers
+    async def _take_place(self) -> None:
+        self._stats.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._stats.waiting -= 1
+        if self._stack is None:
+            raise SandboxLost("the docker sandbox backend was closed")
+
+    async def _obtain(self, limits: Limits) -> Container:
+        while limits == self._limits and self._warm:
+            container = self._warm.popleft()
+            self._wanted.set()
+            if await self._answers(container):
+                return container
+            self._stats.respawns += 1
+        # In a task of its own: whoever stops waiting must not leave half a container behind.
+        starting = self._tasks.create_task(self._start(limits), name="start container")
+        try:
+            made = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._tasks.create_task(self._discard(starting), name="discard container")
+            raise
+        if isinstance(made, SandboxError):
+            self._stats.lost += 1
+            raise made
+        return made
+
+    async def _start(self, limits: Limits) -> Container | SandboxError:
+        """An error is a value here: raised, it would end the other tasks."""
+        try:
+            container = await start(self._daemon, self._container_config, limits)
+        except SandboxError as error:
+            return error
+        self._alive.add(container)
+        return container
+
+    async def _answers(self, container: Container) -> bool:
+        try:
+            await container.link.request("interrupt", session=0, deadline_s=ALIVE_TIMEOUT_S)
+        except (SandboxError, Refused) as error:
+            log.warning("a warm container was dead: %s", error)
+            await self._dispose(container)
+            return False
+        return True
+
+    async def _discard(self, starting: asyncio.Task[Container | SandboxError]) -> None:
+        made = await starting
+        if isinstance(made, Container):
+            await self._dispose(made)
+
+    async def _give_back(self, container: Container) -> None:
+        """Remove it; whoever waits for that may stop waiting, but it goes on."""
+        self._stats.in_use -= 1
+        if container.link.dead:
+            self._stats.lost += 1
+        if self._stack is None:
+            return  # removed with the backend
+        removing = self._tasks.create_task(self._dispose(container), name="remove container")
+        removing.add_done_callback(lambda _: self._places.release())
+        await asyncio.shield(removing)
+
+    async def _dispose(self, container: Container) -> None:
+        if container not in self._alive:
+            return
+        self._alive.discard(container)
+        container.link.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await remove(self._daemon, container.id)
+        except (SandboxError, TimeoutError) as error:
+            log.error("container %s could not be removed: %s", container.id, error)
+
+    async def _keep(self) -> None:
+        """As many warm containers as there should be."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._stack is None:
+                return
+            while self._stack is not None and len(self._warm) < self._num_warm:
+                made = await self._start(self._limits)
+                if isinstance(made, Container):
+                    self._warm.append(made)
+                else:
+                    log.error("no warm container: %s", made)
+                    await asyncio.sleep(RETRY_S)

@@ -1,0 +1,250 @@
+"""One container: made with every door shut, attached to, removed. Blocking calls, in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import WORK_DIR, Limits
+from arl_sandboxes import runner
+
+from . import owner
+from .link import Link, connect
+
+T = TypeVar("T")
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+CALL_TIMEOUT_S = 60.0
+"""Longest time one call of the daemon may take."""
+START_TIMEOUT_S = 30.0
+OVERHEAD_MB = 48
+"""For the runner, and what a program copies of it before it begins."""
+RUNTIME_MB, RUNTIME_PROCESSES = 128, 256
+"""More of both where another runtime than the daemon's own runs a kernel of its own (gVisor)."""
+_THREADS = 16
+_FIRST_USER, _NUM_USERS = 300_000, 100_000
+
+
+@dataclass(frozen=True)
+class ContainerConfig:
+    """What every container of a backend has in common."""
+
+    image: str
+    python: str
+    runtime: str
+    user: int
+    """0: one of its own, so that the kernel can count its processes."""
+    seccomp: str
+    preimport: Sequence[str]
+    labels: Mapping[str, str]
+
+
+CONNECT_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+
+
+class Daemon:
+    """The SDK's client, kept off the event loop.
+
+    Raises (on creation):
+        CONNECT_ERRORS: the address is none, or nobody answers there.
+    """
+
+    def __init__(self, base_url: str = "") -> None:
+        address = base_url or os.environ.get("DOCKER_HOST") or DEFAULT_ADDRESS
+        _try_socket(address)
+        options = {"timeout": CALL_TIMEOUT_S, "max_pool_size": _THREADS, "version": "auto"}
+        if base_url:
+            self.api = docker.APIClient(base_url, **options)
+        else:
+            self.api = docker.from_env(**options).api
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
+
+    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """One blocking call. Whoever is cancelled meanwhile still waits for it: a thread goes on.
+
+        Raises:
+            SandboxError: the daemon refused.
+            SandboxLost: it is gone, or takes too long.
+        """
+        loop = asyncio.get_running_loop()
+        calling = loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S + 5):
+                try:
+                    return await asyncio.shield(calling)
+                except asyncio.CancelledError:
+                    await asyncio.wait([calling])
+                    if isinstance(made := _outcome(calling), socket.socket):
+                        made.close()
+                    raise
+        except docker.errors.DockerException as error:
+            raise SandboxError(f"the docker daemon refused: {error}") from error
+        except (requests.exceptions.RequestException, OSError, TimeoutError) as error:
+            raise SandboxLost(f"the docker daemon does not answer: {error}") from error
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.api.close()
+
+
+def _outcome(calling: asyncio.Future[T]) -> T | None:
+    """None if it failed."""
+    return None if calling.cancelled() or calling.exception() else calling.result()
+
+
+def _try_socket(address: str) -> None:
+    """The SDK says less, and leaves sockets open, where nobody listens.
+
+    Raises:
+        OSError: nobody does; names the address.
+    """
+    if not address.startswith("unix://"):
+        return
+    path = address.removeprefix("unix://")
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(path)
+        except OSError as error:
+            raise OSError(error.errno, f"nobody answers at {address}: {error.strerror}") from None
+
+
+class Container:
+    """Started by `start`; `link` leads to its runner."""
+
+    def __init__(self, id: str, link: Link, limits: Limits, *, counts_processes: bool) -> None:
+        self.id = id
+        self.link = link
+        self.limits = limits
+        self.counts_processes = counts_processes
+        """Whether the kernel can count the processes of its user."""
+
+
+async def start(daemon: Daemon, config: ContainerConfig, limits: Limits) -> Container:
+    """A running container whose runner has answered.
+
+    Raises:
+        SandboxError: it did not start, with the daemon's or the runner's words.
+    """
+    name = f"agentgym-rl-{uuid.uuid4().hex[:16]}"
+    try:
+        sock = await daemon.call(_create_and_attach, daemon.api, name, config, limits)
+        link = await connect(sock, name)
+        try:
+            await link.hello(START_TIMEOUT_S)
+        except BaseException:
+            link.close()
+            raise
+    except BaseException:
+        await asyncio.shield(remove(daemon, name))
+        raise
+    return Container(name, link, limits, counts_processes=not config.user)
+
+
+async def remove(daemon: Daemon, name: str) -> None:
+    """Kill it and remove all of it; nothing if it is gone already.
+
+    Raises:
+        SandboxError: the daemon could not, or is gone itself.
+    """
+
+    def call() -> None:
+        try:
+            daemon.api.remove_container(name, force=True, v=True)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            if error.status_code != 409:  # it is being removed
+                raise
+
+    await daemon.call(call)
+
+
+async def reap(daemon: Daemon) -> int:
+    """Remove the containers of processes that are dead; how many there were."""
+    wanted = {"label": owner.LABEL}
+    found = await daemon.call(daemon.api.containers, all=True, filters=wanted)
+    orphans = [each["Id"] for each in found if owner.is_orphan(each.get("Labels") or {})]
+    for id in orphans:
+        await remove(daemon, id)
+    return len(orphans)
+
+
+def _create_and_attach(
+    api: docker.APIClient, name: str, config: ContainerConfig, limits: Limits
+) -> socket.socket:
+    """Attached before it starts, so that nothing is missed; in one thread, so never half done."""
+    user = config.user or random.randrange(_FIRST_USER, _FIRST_USER + _NUM_USERS)
+    command = [config.python, "-I", "-X", "utf8", "-c", runner.source()]
+    command += ["--own-pid-namespace", "--preimport", ",".join(config.preimport)]
+    api.create_container(
+        config.image,
+        command,
+        entrypoint=[],
+        name=name,
+        user=f"{user}:{user}",
+        stdin_open=True,
+        working_dir=WORK_DIR,
+        network_disabled=True,
+        labels=dict(config.labels),
+        host_config=_host_config(api, config, limits, user),
+    )
+    params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    attached = api.attach_socket(name, params=params)
+    # The SDK wraps the socket; taken out of there, it is nobody else's to close.
+    sock = socket.socket(fileno=getattr(attached, "_sock", attached).detach())
+    try:
+        api.start(name)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _host_config(
+    api: docker.APIClient, config: ContainerConfig, limits: Limits, user: int
+) -> dict[str, Any]:
+    # Three file systems, as docker cannot make one appear in three places: each has its share.
+    total_kb = limits.disk_mb << 10
+    tmp_kb, shm_kb = total_kb * 3 // 16, total_kb // 16
+    box_kb = total_kb - tmp_kb - shm_kb
+    mount = f"exec,mode=700,uid={user},gid={user},nosuid,nodev"
+    memory_mb = limits.memory_mb + limits.disk_mb + OVERHEAD_MB  # files are memory
+    processes = limits.processes + 2  # the runner, and one it forks while another ends
+    if config.runtime:
+        memory_mb, processes = memory_mb + RUNTIME_MB, processes + RUNTIME_PROCESSES
+    files = max(1024, limits.open_files)
+    return api.create_host_config(
+        auto_remove=True,
+        cap_drop=["ALL"],
+        ipc_mode="private",
+        log_config={"type": "none"},  # what the runner says is no log
+        mem_limit=memory_mb << 20,
+        memswap_limit=memory_mb << 20,
+        network_mode="none",
+        pids_limit=processes,
+        privileged=False,
+        read_only=True,
+        runtime=config.runtime or None,
+        security_opt=["no-new-privileges", f"seccomp={config.seccomp}"],
+        shm_size=shm_kb << 10,
+        tmpfs={
+            WORK_DIR: f"size={box_kb}k,nr_inodes={64 * limits.disk_mb},{mount}",
+            "/tmp": f"size={tmp_kb}k,nr_inodes={16 * limits.disk_mb},{mount}",
+        },
+        ulimits=[
+            {"Name": "nofile", "Soft": files, "Hard": files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+    )

@@ -1,0 +1,161 @@
+"""The host's end of a runner: requests out, replies in, over an attached container's streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.errors import SandboxLost
+
+_HEADER = struct.Struct(">BxxxI")  # of docker's frames: stream, length
+_STDOUT = 1
+_TAIL_BYTES = 4000
+
+
+class Refused(Exception):
+    """The runner's own "no": its words, and an errno (0: none)."""
+
+    def __init__(self, words: str, number: int) -> None:
+        super().__init__(words)
+        self.number = number
+
+
+class Link(asyncio.Protocol):
+    """Made by `loop.create_connection`; `hello` is the runner's first line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = ""
+        """Why nobody answers any more."""
+        loop = asyncio.get_running_loop()
+        self._hello: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {0: self._hello}
+        self._count = 0
+        self._frames = bytearray()
+        self._line: list[bytes] = []
+        self._errors = b""
+        self._transport: asyncio.Transport | None = None
+
+    async def hello(self, timeout_s: float) -> dict[str, Any]:
+        """What the runner says of itself.
+
+        Raises:
+            SandboxLost: it did not come up.
+        """
+        return await self._wait(self._hello, "start", timeout_s)
+
+    async def request(self, op: str, *, deadline_s: float, **fields: Any) -> dict[str, Any]:
+        """The reply.
+
+        Raises:
+            Refused: the runner refuses.
+            SandboxLost: it is gone, or did not answer in time; then the link is closed.
+        """
+        id, future = self._send(op, fields)
+        try:
+            return await self._wait(future, op, deadline_s)
+        except asyncio.CancelledError:
+            self.post("cancel", of=id)  # whatever it was, nobody waits for it
+            raise
+        finally:
+            self._waiting.pop(id, None)
+
+    def post(self, op: str, **fields: Any) -> None:
+        """A request whose reply nobody reads."""
+        if not self.dead:
+            id, _ = self._send(op, fields)
+            del self._waiting[id]
+
+    def close(self, why: str = "closed") -> None:
+        """Hang up: the runner then ends its container. Idempotent."""
+        self.dead = self.dead or why
+        if self._transport is not None:
+            self._transport.abort()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(SandboxLost(f"{self.name}: {self.dead}"))
+                future.add_done_callback(lambda done: done.exception())
+        self._waiting.clear()
+
+    def _send(self, op: str, fields: Mapping[str, Any]) -> tuple[int, asyncio.Future[Any]]:
+        if self.dead or self._transport is None:
+            raise SandboxLost(f"{self.name}: {self.dead or 'not connected'}")
+        self._count += 1
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[self._count] = future
+        message = json.dumps({"id": self._count, "op": op, **fields})
+        self._transport.write(message.encode() + b"\n")
+        return self._count, future
+
+    async def _wait(
+        self, future: asyncio.Future[dict[str, Any]], what: str, timeout_s: float
+    ) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            self.close(f"no answer to {what!r} within {timeout_s:g} s")
+            raise SandboxLost(f"{self.name}: {self.dead}") from None
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        said = self._errors.decode("utf-8", "replace").strip()
+        self.close(f"its container ended ({exc or 'end of stream'}) {said}".strip())
+
+    def data_received(self, data: bytes) -> None:
+        self._frames += data
+        at, end = 0, len(self._frames)
+        while end - at >= _HEADER.size:
+            stream, length = _HEADER.unpack_from(self._frames, at)
+            if end - at < _HEADER.size + length:
+                break
+            at += _HEADER.size
+            self._take(stream, bytes(self._frames[at : at + length]))
+            at += length
+        del self._frames[:at]
+
+    def _take(self, stream: int, data: bytes) -> None:
+        if stream != _STDOUT:
+            self._errors = (self._errors + data)[-_TAIL_BYTES:]
+            return
+        while b"\n" in data:
+            line, _, data = data.partition(b"\n")
+            self._reply(b"".join([*self._line, line]))
+            self._line.clear()
+        if data:
+            self._line.append(data)
+
+    def _reply(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            future = self._waiting.pop(message["id"], None)
+        except (ValueError, KeyError):
+            self.close(f"its runner said {line[:200]!r}")
+            return
+        if future is None or future.done():
+            if message["id"] == 0:
+                self.close(f"its runner gave up: {message.get('error')}")
+            return
+        if "ok" in message:
+            future.set_result(message["ok"])
+        else:
+            future.set_exception(Refused(message["error"], message["errno"]))
+
+
+async def connect(sock: Any, name: str) -> Link:
+    """A link over an attached socket, which is its own from now on."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        stack.callback(sock.close)
+        sock.setblocking(False)
+        _, link = await loop.create_connection(lambda: Link(name), sock=sock)
+        stack.pop_all()
+    return link

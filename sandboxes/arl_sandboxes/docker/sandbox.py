@@ -1,0 +1,222 @@
+"""A sandbox: one container, for as long as it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import (
+    Capabilities,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxStats,
+    Session,
+    SessionKind,
+    SkippedFile,
+    Status,
+    work_path,
+)
+
+from .container import Container
+from .link import Link, Refused
+from .session import ANSWER_S, DockerSession
+
+
+class DockerSandbox(Sandbox):
+    """Made by `DockerBackend.create`."""
+
+    def __init__(
+        self,
+        container: Container,
+        capabilities: Capabilities,
+        *,
+        stats: SandboxStats,
+        on_close: Callable[[Container], Awaitable[None]],
+    ) -> None:
+        self.id = f"docker-{uuid.uuid4().hex[:12]}"
+        self.limits = container.limits
+        self.capabilities = capabilities
+        self._container = container
+        self._stats = stats
+        self._on_close: Callable[[Container], Awaitable[None]] | None = on_close
+        self._busy = asyncio.Lock()
+        self._sessions: list[DockerSession] = []
+
+    @property
+    def link(self) -> Link:
+        return self._container.link
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        text = _text(code.encode("utf-8", "surrogatepass"))
+        return await self._run("run_python", {"code": text}, stdin, files, collect, limits)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        _check_words(argv, env or {})
+        order = {"argv": list(argv), "cwd": str(work_path(cwd)), "env": dict(env or {})}
+        return await self._run("exec", order, stdin, files, collect, limits)
+
+    async def open_session(self, kind: SessionKind = "python") -> Session:
+        if kind not in self.capabilities.sessions:
+            raise SandboxError(
+                f"{self.id} has no {kind!r} sessions, only {sorted(self.capabilities.sessions)}"
+            )
+        async with self._busy:
+            said = await self._ask("open_session", kind=kind, limits=self._limits(self.limits))
+        return self.adopt(DockerSession(kind, self, said["session"]))
+
+    def adopt(self, session: DockerSession) -> DockerSession:
+        """A session that ends with the sandbox."""
+        self._sessions.append(session)
+        return session
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        packed = _pack(files)
+        async with self._busy:
+            await self._ask("write_files", files=packed, limits=self._limits(self.limits))
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        clean = str(work_path(path))
+        self.check_open()
+        try:
+            said = await self.link.request(
+                "read_file", path=clean, max_bytes=max_bytes, deadline_s=ANSWER_S
+            )
+        except Refused as error:
+            raise OSError(error.number or errno.EIO, f"{path}: {error}") from None
+        return b64decode(said["data"])
+
+    async def list_files(self) -> dict[str, int]:
+        return (await self._ask("list_files"))["files"]
+
+    async def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is None:
+            return
+        for session in self._sessions:
+            session.drop("its sandbox was closed")
+        await on_close(self._container)
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            SandboxLost: it is closed, or its container is dead.
+        """
+        if self._on_close is None:
+            raise SandboxLost(f"{self.id} is closed")
+        if self.link.dead:
+            raise SandboxLost(f"{self.id}: {self.link.dead}")
+
+    def conclude(self, said: Mapping[str, Any], wall_ms: float) -> ExecResult:
+        """The runner's words as a result, which is counted."""
+        status = Status(said["status"])
+        self._stats.executions += 1
+        self._stats.statuses[status] = self._stats.statuses.get(status, 0) + 1
+        return ExecResult(
+            status=status,
+            exit_code=said["exit_code"],
+            signal=said["signal"],
+            stdout=b64decode(said["stdout"]),
+            stderr=b64decode(said["stderr"]),
+            truncated=said["truncated"],
+            files={path: b64decode(data) for path, data in said.get("files", {}).items()},
+            skipped_files=tuple(SkippedFile(*pair) for pair in said.get("skipped_files", ())),
+            wall_ms=wall_ms,
+            cpu_ms=said.get("cpu_ms", 0.0),
+            max_rss_kb=said.get("max_rss_kb", 0),
+            killed_processes=said.get("killed_processes", 0),
+            state_lost=said["state_lost"],
+            sandbox_id=self.id,
+        )
+
+    async def _run(
+        self,
+        op: str,
+        order: Mapping[str, Any],
+        stdin: bytes,
+        files: Mapping[str, bytes] | None,
+        collect: Sequence[str],
+        limits: Limits | None,
+    ) -> ExecResult:
+        bounds = limits.within(self.limits) if limits else self.limits
+        fields = {
+            **order,
+            "stdin": _text(stdin),
+            "files": _pack(files or {}),
+            "collect": [str(work_path(path)) for path in collect],
+            "limits": self._limits(bounds),
+        }
+        async with self._busy:
+            started = time.perf_counter()
+            said = await self._ask(op, wall_s=bounds.wall_s, **fields)
+            return self.conclude(said, 1000 * (time.perf_counter() - started))
+
+    async def _ask(self, op: str, *, wall_s: float = 0.0, **fields: Any) -> dict[str, Any]:
+        self.check_open()
+        try:
+            return await self.link.request(op, deadline_s=wall_s + ANSWER_S, **fields)
+        except Refused as error:
+            raise SandboxError(f"{self.id}: {error}") from None
+
+    def _limits(self, limits: Limits) -> dict[str, float]:
+        names = ["wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"]
+        if self._container.counts_processes:
+            names.append("processes")
+        return {name: getattr(limits, name) for name in names}
+
+
+def _check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raises:
+    ValueError: no kernel could take them.
+    """
+    if isinstance(argv, str) or not argv or not all(_is_word(word) for word in argv):
+        raise ValueError(f"argv {argv!r}: expected a list of words without NUL, in Unicode")
+    for name, value in env.items():
+        if not name or "=" in name or not _is_word(name) or not _is_word(value):
+            raise ValueError(f"env {name!r}: expected a name without '=', and no NUL")
+
+
+def _is_word(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _pack(files: Mapping[str, bytes]) -> dict[str, str]:
+    packed = {}
+    for path, data in files.items():
+        clean = work_path(path)
+        if not clean.parts:
+            raise ValueError(f"path {path!r} is the work folder itself")
+        packed[str(clean)] = _text(bytes(data))
+    return packed

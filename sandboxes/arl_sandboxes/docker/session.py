@@ -1,0 +1,108 @@
+"""An interpreter or shell in a container, which keeps its state between cells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import b64encode
+from typing import Any, Protocol
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import ExecResult, Limits, Session, SessionKind
+
+from .link import Link, Refused
+
+ANSWER_S = 15.0
+"""What the runner may take beyond a time limit before the container counts as lost."""
+
+
+class World(Protocol):
+    """What a session needs of the sandbox it is in."""
+
+    id: str
+    limits: Limits
+
+    @property
+    def link(self) -> Link:
+        """Requests to the runner."""
+        ...
+
+    def check_open(self) -> None:
+        """Raises SandboxLost when it is closed or gone."""
+
+    def conclude(self, said: dict[str, Any], wall_ms: float) -> ExecResult:
+        """The result the runner spoke of, counted."""
+        ...
+
+    def adopt(self, session: DockerSession) -> DockerSession:
+        """One more that ends with the sandbox."""
+        ...
+
+
+class DockerSession(Session):
+    """Made by `DockerSandbox.open_session`, or by `fork`."""
+
+    def __init__(self, kind: SessionKind, sandbox: World, number: int) -> None:
+        self.kind = kind
+        self._sandbox = sandbox
+        self._number = number
+        self._busy = asyncio.Lock()
+        self._over = ""
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
+        limit_s = self._sandbox.limits.wall_s if timeout_s is None else timeout_s
+        text = code.encode("utf-8", "surrogatepass" if self.kind == "python" else "replace")
+        async with self._busy:
+            started = time.perf_counter()
+            try:
+                said = await self._ask(
+                    "cell", limit_s, code=b64encode(text).decode(), timeout_s=limit_s
+                )
+            except asyncio.CancelledError:
+                self.drop("a cell was cancelled")
+                raise
+            if said["state_lost"]:
+                self._over = "a cell ended its process, or did not heed its interrupt"
+        wall_ms = 1000 * (time.perf_counter() - started)
+        return self._sandbox.conclude(said, wall_ms)
+
+    async def interrupt(self) -> None:
+        if not self._over:
+            await self._ask("interrupt", 0)
+
+    async def fork(self) -> Session:
+        if self.kind != "python":
+            raise SandboxError("only Python sessions can be forked")
+        async with self._busy:
+            try:
+                said = await self._ask("fork", 0)
+            except SandboxLost:
+                raise
+            except SandboxError as error:
+                raise SandboxError(f"the session could not be forked: {error}") from None
+        return self._sandbox.adopt(DockerSession("python", self._sandbox, said["session"]))
+
+    async def close(self) -> None:
+        if self._over:
+            return
+        self._over = "closed"
+        link = self._sandbox.link
+        if not link.dead:
+            await link.request("close_session", session=self._number, deadline_s=ANSWER_S)
+
+    def drop(self, why: str) -> None:
+        """End it, without waiting for that."""
+        if not self._over:
+            self._over = why
+            self._sandbox.link.post("close_session", session=self._number)
+
+    async def _ask(self, op: str, limit_s: float, **fields: Any) -> dict[str, Any]:
+        if self._over:
+            raise SandboxLost(f"the session is over: {self._over}")
+        self._sandbox.check_open()
+        try:
+            return await self._sandbox.link.request(
+                op, session=self._number, deadline_s=limit_s + ANSWER_S, **fields
+            )
+        except Refused as error:
+            raise SandboxError(f"{self._sandbox.id}: {error}") from None

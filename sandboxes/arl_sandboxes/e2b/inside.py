@@ -1,0 +1,68 @@
+"""How the runner is started in a machine: as nobody, process 1 of namespaces of its own.
+
+The machine's user may become root, and everybody in it may see and signal the others. So root
+makes a smaller world for the runner and its programs first: the machine's files, read-only; a
+work folder of bounded size that `/tmp` and `/dev/shm` are parts of; no process but their own; no
+network, not even the machine's own services, unless the backend allows it; and no way up
+(no capabilities, no set-uid). As process 1 the runner cannot be killed by what it runs; it ends
+with the command that started it (`--pdeathsig`: a change of user undoes `--kill-child`).
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from agentgym_rl.sandbox import WORK_DIR
+from arl_sandboxes.runner import PREIMPORT
+
+RUNNER = "/opt/arl/runner.py"
+USER = 65534
+"""nobody: no other process of the machine is its."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WORLD = """
+new=/mnt/arl
+mount --bind / $new
+mount -o remount,bind,ro,nosuid,nodev $new
+test -e $new/usr/bin || mount --rbind /usr $new/usr
+mount -t proc -o nosuid,nodev,noexec proc $new/proc
+mount -t tmpfs -o mode=755,size=64k,nosuid arl $new/dev
+for name in null zero full random urandom; do
+  : >$new/dev/$name
+  mount --bind /dev/$name $new/dev/$name
+done
+ln -s /proc/self/fd $new/dev/fd
+ln -s /proc/self/fd/0 $new/dev/stdin
+ln -s /proc/self/fd/1 $new/dev/stdout
+ln -s /proc/self/fd/2 $new/dev/stderr
+mkdir $new/dev/shm
+mount -t tmpfs -o mode=711,size=@DISK@m,nr_inodes=@INODES@,nosuid,nodev arl $new/mnt
+mkdir -m 700 $new/mnt/box $new/mnt/tmp $new/mnt/shm
+chown @USER@:@USER@ $new/mnt/box $new/mnt/tmp $new/mnt/shm
+mount --bind $new/mnt/box $new@WORK@
+mount --bind $new/mnt/tmp $new/tmp
+mount --bind $new/mnt/shm $new/dev/shm
+umount -l $new/mnt
+exec chroot $new setpriv --reuid=@USER@ --regid=@USER@ --clear-groups --no-new-privs \
+  --pdeathsig KILL --inh-caps=-all --bounding-set=-all env -i PATH=@PATH@ @RUNNER@
+"""
+
+
+def command(*, python: str, disk_mb: int, internet: bool) -> str:
+    """The shell command, for root, that becomes the runner (`RUNNER` is there already)."""
+    runner = [python, "-I", "-X", "utf8", RUNNER, "--work", WORK_DIR, "--own-pid-namespace"]
+    values = {
+        "DISK": str(disk_mb),
+        "INODES": str(64 * disk_mb),
+        "USER": str(USER),
+        "WORK": WORK_DIR,
+        "PATH": _PATH,
+        "RUNNER": shlex.join([*runner, "--preimport", ",".join(PREIMPORT)]),
+    }
+    world = _WORLD
+    for name, value in values.items():
+        world = world.replace(f"@{name}@", value)
+    apart = ["unshare", "--fork", "--kill-child", "--pid", "--mount", "--ipc", "--uts"]
+    if not internet:
+        apart.append("--net")
+    line = shlex.join([*apart, "/bin/sh", "-ec", world])
+    return f"mkdir -p {WORK_DIR} /mnt/arl && exec {line}"

@@ -1,0 +1,155 @@
+"""One machine of E2B, and the runner in it: lines to it, lines from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from e2b import AsyncCommandHandle, AsyncSandbox, CommandExitException
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from arl_sandboxes.runner import source
+
+from . import inside
+from .calls import FAILURES, deadline
+from .client import PROTOCOL
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 1 << 19
+"""Longest input of one call."""
+NO_LIMIT = 0
+STDERR_CHARS = 2000
+DISCONNECT_S = 2.0
+
+
+class Machine:
+    """A machine; `on_line` gets what its runner says, `on_end` why it can be used no more.
+
+    Its two tasks, which read and write, belong to `tasks`; `drop` ends them.
+    """
+
+    def __init__(self, sdk: AsyncSandbox, tasks: asyncio.TaskGroup, call_timeout_s: float) -> None:
+        self.id = sdk.sandbox_id
+        self.dead = ""
+        self.disk_mb = 0
+        self.on_line: Callable[[str], None] = lambda line: None
+        self.on_end: Callable[[str], None] = lambda why: None
+        self._sdk, self._tasks, self._timeout_s = sdk, tasks, call_timeout_s
+        self._pid = 0
+        self._own: list[asyncio.Task[None]] = []
+        self._rest: list[str] = []
+        self._stderr: deque[str] = deque(maxlen=20)
+        self._lines: deque[bytes] = deque()
+        self._more = asyncio.Event()
+
+    async def start_runner(self, *, python: str, disk_mb: int, internet: bool) -> None:
+        """Upload it, and wait for its first word.
+
+        Raises:
+            SandboxError: it did not start.
+        """
+        async with deadline(f"upload to {self.id}", self._timeout_s):
+            await self._sdk.files.write(
+                inside.RUNNER, source().encode(), user="root", use_octet_stream=True
+            )
+        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.on_line = lambda line: None if said.done() else said.set_result(line)
+        self.on_end = lambda why: None if said.done() else said.set_result("")
+        async with deadline(f"start the runner in {self.id}", self._timeout_s):
+            handle = await self._sdk.commands.run(
+                inside.command(python=python, disk_mb=disk_mb, internet=internet),
+                background=True,
+                user="root",
+                cwd="/",
+                stdin=True,
+                timeout=NO_LIMIT,
+                on_stdout=self._heard,
+                on_stderr=self._stderr.append,
+                retain_output=False,
+            )
+            self._pid = handle.pid
+            self._own = [
+                self._tasks.create_task(self._watch(handle), name=f"watch {self.id}"),
+                self._tasks.create_task(self._feed(), name=f"feed {self.id}"),
+            ]
+            greeting = await said
+        if not greeting:
+            raise SandboxError(f"the runner did not start in {self.id}: {self.dead}")
+        if (protocol := json.loads(greeting)["ok"]["protocol"]) != PROTOCOL:
+            raise SandboxError(f"{self.id}: runner protocol {protocol}, expected {PROTOCOL}")
+        self.disk_mb = disk_mb
+
+    def send(self, line: bytes) -> None:
+        """One request, with its newline; in order."""
+        if self.dead:
+            raise SandboxLost(f"{self.id}: {self.dead}")
+        self._lines.append(line)
+        self._more.set()
+
+    def drop(self, why: str, *, kill_runner: bool = False) -> None:
+        """It can be used no more; the runner, if it may still be at work, is killed by its pid."""
+        if self.dead:
+            return
+        self.dead = why
+        if kill_runner:
+            self._tasks.create_task(self._kill_runner(), name=f"kill the runner in {self.id}")
+        for task in self._own:
+            task.cancel()
+        self.on_end(why)
+
+    # ------------------------------------------------------------------ inside
+    async def _kill_runner(self) -> None:
+        """And with it, all it runs; the end of the machine is the remedy where that fails."""
+        try:
+            async with deadline(f"kill the runner in {self.id}", self._timeout_s):
+                await self._sdk.commands.kill(self._pid)
+        except SandboxError as error:
+            log.warning("%s", error)
+
+    def _heard(self, text: str) -> None:
+        first, *lines = text.split("\n")
+        self._rest.append(first)
+        for start in lines:
+            line = "".join(self._rest)
+            self._rest = [start]
+            self.on_line(line)
+
+    async def _watch(self, handle: AsyncCommandHandle[None]) -> None:
+        """Until the runner, or the way to it, ends."""
+        try:
+            await handle.wait()
+            why = "its runner has ended"
+        except CommandExitException as error:
+            said = "".join(self._stderr).strip()[-STDERR_CHARS:]
+            why = f"its runner has ended with exit code {error.exit_code} {said}".strip()
+        except asyncio.CancelledError:
+            with contextlib.suppress(*FAILURES):
+                async with asyncio.timeout(DISCONNECT_S):
+                    await handle.disconnect()
+            raise
+        except Exception as error:  # the SDK raises plain ones too
+            why = f"the connection to its runner ended: {type(error).__name__}: {error}"
+        self.drop(why)
+
+    async def _feed(self) -> None:
+        """Send what there is, in pieces, one at a time: calls that overlap may change places."""
+        while not self.dead:
+            await self._more.wait()
+            self._more.clear()
+            while self._lines and not self.dead:
+                data = b"".join(self._lines)
+                self._lines.clear()
+                try:
+                    for start in range(0, len(data), PIECE_BYTES):
+                        async with deadline(f"input to {self.id}", self._timeout_s):
+                            await self._sdk.commands.send_stdin(
+                                self._pid, data[start : start + PIECE_BYTES]
+                            )
+                except SandboxError as error:
+                    self.drop(str(error))
+                    return

@@ -1,0 +1,66 @@
+"""What the e2b backend needs: the SDK, a key, and an answer of E2B."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from agentgym_rl.errors import SandboxError, SandboxUnavailable
+from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
+
+if TYPE_CHECKING:
+    from .account import Account
+
+SDK = (2, 63)
+"""The oldest that was tried; the next major version will lack `api_url` and `sandbox_url`."""
+KEY_FIX = "set E2B_API_KEY to a key of https://e2b.dev/dashboard?tab=keys"
+
+
+def capabilities(internet: bool) -> Capabilities:
+    """`total_memory` is not among them: the template sets the memory of the machine, not we."""
+    return Capabilities(
+        network_isolated=not internet,
+        process_isolated=True,
+        total_memory=False,
+        disk=True,
+        exec=True,
+        sessions=frozenset({"python", "shell"}),
+        fork_snapshot=True,
+    )
+
+
+def sdk() -> Probe:
+    """Whether a fitting SDK is installed."""
+    fix = "pip install 'agentgym-rl[e2b]'"
+    if importlib.util.find_spec("e2b") is None:
+        return Probe("sdk", False, "the e2b package is not installed", fix)
+    found = version("e2b")
+    major, minor = (int(part) for part in found.split(".")[:2])
+    fits = major == SDK[0] and minor >= SDK[1]
+    return Probe("sdk", fits, f"e2b {found}; expected >= {SDK[0]}.{SDK[1]}, < {SDK[0] + 1}", fix)
+
+
+def key(api_key: str) -> Probe:
+    detail = f"a key of {len(api_key)} characters" if api_key else "no API key"
+    return Probe("key", bool(api_key), detail, KEY_FIX)
+
+
+async def answer(account: Account) -> Probe:
+    """Whether E2B answers, and takes the key."""
+    try:
+        await account.mine()
+    except SandboxUnavailable as error:
+        return Probe("account", False, str(error), KEY_FIX)
+    except SandboxError as error:
+        fix = "check the network, and https://status.e2b.dev"
+        return Probe("account", False, str(error), fix)
+    return Probe("account", True, "E2B answers, and takes the key")
+
+
+async def report(account: Account | None, api_key: str, internet: bool) -> ProbeReport:
+    """All of them; `account` is None where the SDK or the key is missing."""
+    probes = [sdk(), key(api_key)]
+    if account is not None:
+        probes.append(await answer(account))
+    return ProbeReport("e2b", probes, capabilities(internet))

@@ -1,0 +1,208 @@
+"""A sandbox: one machine, and the runner in it, for as long as it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import (
+    Capabilities,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxStats,
+    Session,
+    SessionKind,
+    Status,
+    work_path,
+)
+
+from .client import Client, Link, Refused, b64, result_of
+from .session import E2BSession
+
+ANSWER_S = 30.0
+"""Time a reply may take beyond that of the program: the way there and back, and its files."""
+_FIELDS = ("wall_s", "cpu_s", "memory_mb", "processes", "file_mb", "open_files", "output_bytes")
+
+
+class E2BSandbox(Sandbox):
+    """Made by `E2BBackend.create`."""
+
+    def __init__(
+        self,
+        link: Link,
+        client: Client,
+        limits: Limits,
+        capabilities: Capabilities,
+        *,
+        stats: SandboxStats,
+        on_close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.id = f"e2b-{link.id}"
+        self.limits = limits
+        self.capabilities = capabilities
+        self._link, self._client = link, client
+        self._stats = stats
+        self._on_close: Callable[[], Awaitable[None]] | None = on_close
+        self._busy = asyncio.Lock()
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        source = b64(code.encode("utf-8", "surrogatepass"))
+        return await self._run("run_python", stdin, files, collect, limits, code=source)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        _check_words(argv, env or {})
+        where = str(work_path(cwd))
+        more: dict[str, Any] = {"argv": list(argv), "cwd": where, "env": dict(env or {})}
+        return await self._run("exec", stdin, files, collect, limits, **more)
+
+    async def open_session(self, kind: SessionKind = "python") -> Session:
+        if kind not in self.capabilities.sessions:
+            raise SandboxError(
+                f"{self.id} has no {kind!r} sessions, only {sorted(self.capabilities.sessions)}"
+            )
+        self._check_open()
+        limits = runner_limits(self.limits)
+        try:
+            said = await self._client.request(
+                "open_session", deadline_s=ANSWER_S, kind=kind, limits=limits
+            )
+        except Refused as error:
+            raise SandboxError(f"{self.id}: no session could be opened: {error}") from error
+        return E2BSession(
+            kind,
+            self._client,
+            said["session"],
+            sandbox_id=self.id,
+            wall_s=self.limits.wall_s,
+            count=self.count,
+        )
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        packed = pack(files)
+        self._check_open()
+        async with self._busy:
+            try:
+                await self._client.request(
+                    "write_files",
+                    deadline_s=ANSWER_S,
+                    files=packed,
+                    limits=runner_limits(self.limits),
+                )
+            except Refused as error:
+                raise SandboxError(f"{self.id}: files could not be written: {error}") from error
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        clean = str(work_path(path))
+        self._check_open()
+        try:
+            said = await self._client.request(
+                "read_file", deadline_s=ANSWER_S, path=clean, max_bytes=max_bytes
+            )
+        except Refused as error:
+            raise OSError(error.number, str(error), path) from None
+        return base64.b64decode(said["data"])
+
+    async def list_files(self) -> dict[str, int]:
+        self._check_open()
+        try:
+            return (await self._client.request("list_files", deadline_s=ANSWER_S))["files"]
+        except Refused as error:
+            raise SandboxError(f"{self.id}: files could not be listed: {error}") from error
+
+    async def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            await on_close()
+
+    def count(self, status: Status) -> None:
+        self._stats.executions += 1
+        self._stats.statuses[status] = self._stats.statuses.get(status, 0) + 1
+
+    def _check_open(self) -> None:
+        if self._on_close is None:
+            raise SandboxLost(f"{self.id} is closed")
+        if self._link.dead:
+            raise SandboxLost(f"{self.id}: {self._link.dead}")
+
+    async def _run(
+        self,
+        op: str,
+        stdin: bytes,
+        files: Mapping[str, bytes] | None,
+        collect: Sequence[str],
+        limits: Limits | None,
+        **fields: Any,
+    ) -> ExecResult:
+        bounds = limits.within(self.limits) if limits else self.limits
+        if stdin:
+            fields["stdin"] = b64(stdin)
+        if files:
+            fields["files"] = pack(files)
+        if collect:
+            fields["collect"] = [str(work_path(path)) for path in collect]
+        fields["limits"] = runner_limits(bounds)
+        async with self._busy:
+            self._check_open()
+            try:
+                said = await self._client.request(op, deadline_s=bounds.wall_s + ANSWER_S, **fields)
+            except Refused as error:
+                raise SandboxError(f"{self.id}: {error}") from error
+        result = result_of(said, self.id)
+        self.count(result.status)
+        return result
+
+
+def runner_limits(limits: Limits) -> dict[str, float]:
+    return {name: getattr(limits, name) for name in _FIELDS}
+
+
+def pack(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Paths and contents, as the runner reads them.
+
+    Raises:
+        ValueError: a path leads out of the work folder, or is the folder itself.
+    """
+    packed = {}
+    for path, data in files.items():
+        clean = work_path(path)
+        if not clean.parts:
+            raise ValueError(f"path {path!r} is the work folder itself")
+        packed[str(clean)] = b64(bytes(data))
+    return packed
+
+
+def _check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    if isinstance(argv, str) or not argv or not all(_word(word) for word in argv):
+        raise ValueError(f"argv {argv!r}: expected a list of words without NUL, in Unicode")
+    for name, value in env.items():
+        if not name or "=" in name or not _word(name) or not _word(value):
+            raise ValueError(f"env {name!r}: expected a name without '=', and no NUL")
+
+
+def _word(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False

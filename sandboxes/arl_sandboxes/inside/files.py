@@ -1,0 +1,178 @@
+"""Files of the work folder: every step from a handle on it, following no link.
+
+Programs may have left anything there: only regular files are opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import os
+import stat
+
+from .loop import b64
+
+MAX_FILES, MAX_BYTES, MAX_DEPTH, MAX_SEEN = 256, 16 << 20, 16, 10_000
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def parts(path: str) -> list:
+    """Of a path below the work folder; the host has looked at it already."""
+    found = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in found or "\0" in path or path.startswith("/"):
+        raise OSError(errno.EINVAL, f"path {path!r} leads out of the work folder")
+    return found
+
+
+class Box:
+    def __init__(self, folder: str) -> None:
+        self._box = os.open(folder, _FOLDER)
+
+    def open_up(self) -> None:
+        """Programs may have closed the folder itself."""
+        os.fchmod(self._box, 0o700)
+
+    def write(self, files: dict, max_bytes: int) -> None:
+        for path, text in files.items():
+            data, (*above, name) = base64.b64decode(text), parts(path)
+            if len(data) > max_bytes:
+                raise OSError(errno.EFBIG, f"{path}: larger than {max_bytes} bytes")
+            folder = self._folder(above, make=True)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:
+                    file.write(data)
+            finally:
+                os.close(folder)
+
+    def read(self, path: list, max_bytes: int) -> bytes:
+        if not path:
+            raise OSError(errno.EINVAL, "not a regular file")
+        folder = self._folder(path[:-1])
+        try:
+            about = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            file = os.open(path[-1], flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+        with open(file, "rb") as stream:
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            data = stream.read(max_bytes + 1) if about.st_size <= max_bytes else None
+        if data is None or len(data) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")
+        return data
+
+    def read_text(self, path: str, max_bytes: int) -> str:
+        return b64(self.read(parts(path), max_bytes))
+
+    def collect(self, wanted: list) -> dict:
+        """The regular files at or below `wanted`, and what was left out, with the reason."""
+        found: dict = {}
+        skipped = []
+        left = MAX_BYTES
+        for path, reason in self._walk_all(wanted):
+            if not reason and len(found) >= MAX_FILES:
+                reason = f"more than {MAX_FILES} files"
+            if not reason:
+                try:
+                    data = self.read(path, left)
+                    left -= len(data)
+                    found["/".join(path)] = b64(data)
+                except OSError as error:
+                    reason = error.strerror or str(error)
+            if reason:
+                skipped.append(["/".join(path), reason])
+        return {"files": found, "skipped_files": skipped}
+
+    def sizes(self) -> dict:
+        found = {}
+        for path, reason in self._walk_all(["."]):
+            if reason:
+                continue
+            try:
+                folder = self._folder(path[:-1])
+            except OSError:
+                continue
+            try:
+                about = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
+                found["/".join(path)] = about.st_size
+            except OSError:
+                continue
+            finally:
+                os.close(folder)
+        return found
+
+    def _walk_all(self, wanted: list):
+        """(path, why it cannot be had, or "") of all that is wanted."""
+        seen = 0
+        for path in wanted:
+            for found in self._walk(parts(path), MAX_DEPTH):
+                seen += 1
+                if seen > MAX_SEEN:
+                    yield found[0], f"more than {MAX_SEEN} entries"
+                    return
+                yield found
+
+    def _walk(self, path: list, depth: int):
+        try:
+            mode = self._mode(path)
+        except OSError as error:
+            yield path, error.strerror or str(error)
+            return
+        if stat.S_ISREG(mode):
+            yield path, ""
+        elif not stat.S_ISDIR(mode):
+            yield path, "not a regular file"
+        elif not depth:
+            yield path, f"more than {MAX_DEPTH} folders deep"
+        else:
+            try:
+                names = self._names(path)
+            except OSError as error:
+                yield path, error.strerror or str(error)
+                return
+            for name in names:
+                yield from self._walk([*path, name], depth - 1)
+
+    def _mode(self, path: list) -> int:
+        if not path:
+            return stat.S_IFDIR
+        folder = self._folder(path[:-1])
+        try:
+            return os.stat(path[-1], dir_fd=folder, follow_symlinks=False).st_mode
+        finally:
+            os.close(folder)
+
+    def _names(self, path: list) -> list:
+        folder = self._folder(path)
+        try:
+            names = []
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    names.append(entry.name)
+                    if len(names) > MAX_SEEN:
+                        break
+            return sorted(names, key=os.fsencode)
+        finally:
+            os.close(folder)
+
+    def _folder(self, path: list, make: bool = False) -> int:
+        """A handle on a folder below; no part of the way may be a link."""
+        folder = os.dup(self._box)
+        for name in path:
+            try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o755, dir_fd=folder)
+                below = os.open(name, _FOLDER, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder

@@ -1,0 +1,186 @@
+"""What runs: one program, or a session and its present cell; and what is said of how it went."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+from .loop import Feed, Loop, Output
+
+INTERRUPT_GRACE_S = 0.5
+"""Time a cell has to heed an interrupt."""
+OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+def oom_kills() -> int:
+    """Of the container so far; 0 where the kernel does not say."""
+    for path in OOM_COUNTERS:
+        try:
+            with open(path) as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except OSError:
+            continue
+    return 0
+
+
+class Job:
+    """A program that runs once."""
+
+    def __init__(self, request: dict) -> None:
+        self.id = request["id"]
+        self.request = request
+        self.kind = request["op"]
+        self.limits = request["limits"]
+        self.why = ""
+        """Of its being killed."""
+        self.pid = 0
+        self.ended: tuple = ()
+        """Wait status and usage."""
+        self.killed = 0
+        self.cpu_s = 0.0
+        """Of what it left."""
+        self.output: Output
+        self.complaint = -1
+        self.feed: Feed | None = None
+        self.timer: list | None = None
+        self.started = time.monotonic()
+        self.oom_before = oom_kills()
+
+    def stop(self, why: str) -> None:
+        if not self.why and not self.ended:
+            self.why = why
+            os.kill(self.pid, signal.SIGKILL)
+
+    def grievance(self) -> str:
+        """Why the program was never begun; "" if it was."""
+        said = os.read(self.complaint, 4096)
+        os.close(self.complaint)
+        return said.decode("utf-8", "replace")
+
+    def result(self) -> dict:
+        status, usage = self.ended
+        code, kind = _code(status)
+        why = self.why or self._status(code, kind, usage.ru_utime + usage.ru_stime)
+        taken = self.output.take()
+        self.output.close()
+        return {
+            "status": why,
+            "exit_code": code,
+            "signal": kind,
+            **{name: taken[name] for name in ("stdout", "stderr")},
+            "truncated": taken["truncated"] or why == "output_limit",
+            "wall_ms": 1000 * (time.monotonic() - self.started),
+            "cpu_ms": 1000 * (usage.ru_utime + usage.ru_stime + self.cpu_s),
+            "max_rss_kb": usage.ru_maxrss,
+            "killed_processes": self.killed,
+            "state_lost": False,
+        }
+
+    def _status(self, code: int | None, kind: int | None, cpu_s: float) -> str:
+        if code == 0:
+            return "ok"
+        if kind == signal.SIGXCPU or (kind == signal.SIGKILL and cpu_s >= self.limits["cpu_s"]):
+            return "cpu_limit"
+        if kind == signal.SIGKILL:
+            return "memory_limit" if oom_kills() > self.oom_before else "killed"
+        # A program can feign this one; it gains nothing over the plain error.
+        if self.kind == "run_python" and code == 1 and self.output.last_error_is("MemoryError"):
+            return "memory_limit"
+        return "error"
+
+
+class Session:
+    """An interpreter or shell; `pid` is 0 until a fork has said its first word."""
+
+    def __init__(self, number: int, kind: str, loop: Loop, limit: int) -> None:
+        self.number, self.kind, self.pid = number, kind, 0
+        self.loop = loop
+        self.conn, self.theirs = socket.socketpair()
+        self.conn.setblocking(False)
+        self.output = Output(loop, limit, lambda: self.stop("output_limit"))
+        self.opening: int | None = None
+        """The request that waits for its first word."""
+        self.closing: list = []
+        """Requests that wait for its end."""
+        self.ended: tuple = ()
+        self.cell: int | None = None
+        """The request whose code it runs."""
+        self.why = ""
+        self.started = 0.0
+        self.timer: list | None = None
+        self.feed: Feed | None = None
+
+    def handed_over(self) -> None:
+        self.theirs.close()
+        self.output.close_writers()
+
+    def signal(self, kind: int) -> None:
+        if not self.pid or self.ended:
+            return
+        for send in (os.killpg, os.kill):
+            try:
+                send(self.pid, kind)
+            except (ProcessLookupError, PermissionError):
+                continue
+            if kind == signal.SIGINT:
+                return
+
+    def begin(self, id: int, data: bytes, timeout_s: float) -> None:
+        self.cell, self.why, self.started = id, "", time.monotonic()
+        self.timer = self.loop.later(timeout_s, lambda: self.stop("timeout"))
+        end = os.dup(self.conn.fileno())  # which is watched for reading meanwhile
+        self.feed = Feed(self.loop, end, data, lambda: os.close(end))
+
+    def stop(self, why: str) -> None:
+        """Interrupt the cell; one that does not heed that costs the session."""
+        if self.cell is None or self.why:
+            return
+        self.why = why
+        self.signal(signal.SIGINT)
+        self.loop.cancel(self.timer)
+        self.timer = self.loop.later(INTERRUPT_GRACE_S, lambda: self.signal(signal.SIGKILL))
+
+    def result(self, said: bytes) -> dict:
+        """Of the cell, which is over; `said` is empty if the session is over, too."""
+        self.loop.cancel(self.timer)
+        if self.feed:
+            self.feed.close()
+        taken, code, kind = self.output.take(), None, None
+        if not said:
+            code, kind = _code(self.ended[0]) if self.ended else (None, None)
+            status = "killed" if kind == signal.SIGKILL else "error"
+        elif self.kind == "python":
+            status = {0: "ok", 2: "memory_limit"}.get(said[0], "error")
+        else:
+            text = said.partition(b"\n")[0]
+            code = int(text) if text.isdigit() else 1
+            status = "error" if code else "ok"
+        self.cell = None
+        return {
+            "status": self.why or status,
+            "exit_code": code,
+            "signal": kind,
+            **taken,
+            "wall_ms": 1000 * (time.monotonic() - self.started),
+            "state_lost": not said,
+        }
+
+    def close(self) -> None:
+        self.loop.cancel(self.timer)
+        self.loop.forget(self.conn.fileno())
+        if self.feed:
+            self.feed.close()
+        self.conn.close()
+        self.theirs.close()
+        self.output.close()
+
+
+def _code(status: int) -> tuple:
+    """(exit code, signal), one of them None."""
+    if os.WIFSIGNALED(status):
+        return None, os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None

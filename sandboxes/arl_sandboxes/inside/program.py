@@ -1,0 +1,154 @@
+"""A forked process becomes a program: handles, limits, and then its code or another program."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import linecache
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import traceback
+import types
+
+_LIMITS = {"memory_mb": "RLIMIT_AS", "file_mb": "RLIMIT_FSIZE", "open_files": "RLIMIT_NOFILE"}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int, what: str) -> None:
+    if _libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({what}): {os.strerror(ctypes.get_errno())}")
+
+
+def set_dumpable(yes: bool) -> None:
+    """False closes /proc/PID of this process to others of its user, and ptrace with it."""
+    prctl(4, int(yes), "DUMPABLE")
+
+
+def adopt_orphans() -> None:
+    """What a dead descendant leaves becomes a child of this process, not of process 1."""
+    prctl(36, 1, "CHILD_SUBREAPER")
+
+
+def begin(handles: list, work: str, limits: dict) -> None:
+    """Leave the runner behind: its handles, signals, limits, and its protection."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for kind in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(kind, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handle in enumerate(handles):
+        os.dup2(handle, number, inheritable=number < 3)
+    os.closerange(len(handles), min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16))
+    set_dumpable(True)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # the kernel is to take it before the runner
+    except OSError:
+        pass  # not every kernel has it (gVisor)
+    os.chdir(work)
+    _limit(limits)
+
+
+def _limit(limits: dict) -> None:
+    """Hard limits: what has no capability cannot raise them again."""
+    for key, name in _LIMITS.items():
+        value = limits[key] << (20 if key.endswith("_mb") else 0)
+        _set(getattr(resource, name), value, value)
+    if "processes" in limits:  # and the runner itself, which is of the same user
+        _set(resource.RLIMIT_NPROC, limits["processes"] + 1, limits["processes"] + 1)
+    if "cpu_s" in limits:
+        _set(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
+    _set(resource.RLIMIT_CORE, 0, 0)
+
+
+def _set(kind: int, soft: int, hard: int) -> None:
+    """Never above what is there: that takes a capability."""
+    _, most = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def reseed() -> None:
+    """Programs are copies of one process: none may draw another's random numbers."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed()
+
+
+def run_main(code: bytes, work: str) -> None:
+    """`code` as `__main__`, ending as an interpreter does."""
+    reseed()
+    sys.path.append(work)  # last: a program's file must not stand in for a library
+    module = types.ModuleType("__main__")
+    module.__file__ = "main.py"
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    status = 0
+    try:
+        exec(compile(_remembered(code), "main.py", "exec", dont_inherit=True), module.__dict__)
+    except SystemExit as leave:
+        status = _exit_code(leave)
+    except BaseException as error:
+        status = 1
+        report(error)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        __import__("atexit")._run_exitfuncs()
+    except BaseException:
+        status = status or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            status = status or 120  # as CPython does
+    os._exit(status & 255)
+
+
+def _remembered(code: bytes):
+    """The source, kept for tracebacks and `inspect`."""
+    try:
+        text = code.decode("utf-8")
+    except UnicodeDecodeError:
+        return code  # compile explains it
+    linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
+    return text
+
+
+def _exit_code(leave: SystemExit) -> int:
+    if leave.code is None or isinstance(leave.code, int):
+        return leave.code or 0
+    print(leave.code, file=sys.stderr)
+    return 1
+
+
+def report(error: BaseException) -> None:
+    """The traceback, without the frames of the runner."""
+    try:
+        shown = error.__traceback__
+        while shown and shown.tb_frame.f_code.co_filename.startswith("<runner "):
+            shown = shown.tb_next
+        if sys.excepthook is sys.__excepthook__:
+            traceback.print_exception(type(error), error, shown)
+        else:
+            sys.excepthook(type(error), error, shown)
+    except BaseException:
+        os.write(2, type(error).__name__.encode() + b"\n")
+
+
+def run_program(argv: list, cwd: str, env: dict) -> None:
+    for name in ("SIGPIPE", "SIGXFSZ", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, {**os.environ, **env})
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
+        os.write(2, f"{what}: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(127 if missing else 126)

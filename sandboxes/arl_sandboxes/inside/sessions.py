@@ -1,0 +1,166 @@
+"""The sessions of a runner: begun, given cells, forked, ended."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import signal
+import socket
+import struct
+
+from . import program, repl
+from .jobs import Session
+
+START_S = 10.0
+"""Longest time a session may take to begin."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Sessions:
+    """`runner` forks for them, and replies."""
+
+    def __init__(self, runner) -> None:
+        self._runner = runner
+        self._loop = runner.loop
+        self.open: dict = {}
+        self._count = 0
+
+    def pids(self) -> set:
+        return {session.pid for session in self.open.values()} - {0}
+
+    def settle(self) -> None:
+        """Conclude those that have ended."""
+        for session in [session for session in self.open.values() if session.ended]:
+            self._over(session)
+
+    def open_session(self, request: dict) -> None:
+        session = self._new_session(request["id"], request["kind"], request["limits"])
+        limits = {k: v for k, v in request["limits"].items() if k != "cpu_s"}
+        theirs = session.theirs.fileno()
+        self._runner.box.open_up()
+
+        def become() -> None:
+            if session.kind == "python":
+                repl.serve(socket.socket(fileno=3), self._runner.work)
+            os.set_inheritable(3, True)
+            program.run_program(repl.SHELL, ".", {})
+
+        try:
+            handles = [self._runner.null, *session.output.writers, theirs]
+            session.pid = self._runner.fork(handles, limits, become)
+        except BaseException:
+            self._forget(session)
+            raise
+        session.handed_over()
+
+    def cell(self, request: dict) -> None:
+        session = self._session(request)
+        code = base64.b64decode(request["code"])
+        if session.kind == "python":
+            data = repl.HEADER.pack(repl.RUN, len(code)) + code
+        else:
+            data = code.replace(b"\0", b"") + b"\0"
+        session.begin(request["id"], data, request["timeout_s"])
+
+    def interrupt(self, request: dict) -> dict:
+        session = self.open.get(request["session"])
+        if session and session.cell is not None:
+            session.signal(signal.SIGINT)
+        return {}
+
+    def fork(self, request: dict) -> None:
+        parent = self._session(request)
+        if parent.kind != "python":
+            raise ValueError("only Python sessions can be forked")
+        session = self._new_session(request["id"], "python", {"output_bytes": parent.output.limit})
+        session.conn.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        try:
+            handles = [self._runner.null, *session.output.writers, session.theirs.fileno()]
+            parent.conn.sendall(repl.HEADER.pack(repl.FORK, 0))
+            repl.send_handles(parent.conn, repl.READY, handles)
+        except BaseException:
+            self._forget(session)
+            raise
+        session.handed_over()
+
+    def close_session(self, request: dict) -> dict | None:
+        session = self.open.get(request["session"])
+        if session is None:
+            return {}
+        session.closing.append(request["id"])
+        session.signal(signal.SIGKILL)
+        return None
+
+    def _new_session(self, id: int, kind: str, limits: dict) -> Session:
+        self._count += 1
+        session = Session(self._count, kind, self._loop, limits["output_bytes"])
+        session.opening = id
+        self.open[session.number] = session
+        self._loop.watch(session.conn.fileno(), lambda: self._said(session))
+        session.timer = self._loop.later(START_S, lambda: self._give_up(session, "no answer"))
+        return session
+
+    def _session(self, request: dict) -> Session:
+        session = self.open.get(request["session"])
+        if session is None or session.ended or session.closing:
+            raise OSError(errno.ESRCH, "the session is over")
+        if session.cell is not None or session.opening is not None:
+            raise OSError(errno.EBUSY, "the session is busy")
+        return session
+
+    def _said(self, session: Session) -> None:
+        try:
+            data, ancillary, _, _ = session.conn.recvmsg(256, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        if session.opening is not None:
+            self._greeting(session, data, ancillary)
+        elif not data:
+            self._loop.forget(session.conn.fileno())
+            session.signal(signal.SIGKILL)
+        elif session.cell is not None:
+            id = session.cell
+            self._runner.reply(id, session.result(data))
+
+    def _greeting(self, session: Session, data: bytes, ancillary: list) -> None:
+        """The first word of a session."""
+        if data[:1] != repl.READY:
+            said = data[1:].decode("utf-8", "replace") if data[:1] == repl.GAVE_UP else ""
+            self._give_up(session, said or data.decode("utf-8", "replace"))
+            return
+        if not session.pid:  # a fork: known from now on, it leaves its parent's kernel session
+            session.pid, _, _ = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])
+            session.conn.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            session.conn.send(repl.READY)
+            return
+        self._loop.cancel(session.timer)
+        id, session.opening = session.opening, None
+        assert id is not None
+        self._runner.reply(id, {"session": session.number})
+
+    def _give_up(self, session: Session, why: str) -> None:
+        said = base64.b64decode(session.output.take()["stderr"]).decode("utf-8", "replace")
+        self._runner.refuse(
+            session.opening, OSError(0, f"it did not start: {why} {said[-500:]}".strip())
+        )
+        session.signal(signal.SIGKILL)
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        del self.open[session.number]
+        session.close()
+
+    def _over(self, session: Session) -> None:
+        if session.opening is not None:
+            self._give_up(session, "it ended")
+        else:
+            if session.cell is not None:
+                id = session.cell
+                self._runner.reply(id, session.result(b""))
+            self._forget(session)
+        self._runner.sweep()
+        for id in session.closing:
+            self._runner.reply(id, {})

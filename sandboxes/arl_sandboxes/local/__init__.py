@@ -1,0 +1,13 @@
+"""`local`: programs in namespaces of their own, on this machine, without a daemon or a package.
+
+backend.py   slots, handed out and taken back         probes.py   what the kernel allows here
+sandbox.py   one slot as one episode's world          cgroup.py   bounds on a slot as a whole
+run.py       one program, from order to result        session.py  interpreters and shells
+slot.py      the host's side of a slot                child.py    a process it has prepared
+feed.py output.py files.py   bytes in, bytes out      interpreter.py processes.py
+inside/      the slot's side: what runs in the namespaces, standard library only
+"""
+
+from .backend import LocalBackend
+
+__all__ = ["LocalBackend"]

@@ -1,0 +1,379 @@
+"""Slots, handed out first come, first served, and used again once nothing of a program is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Literal, Self
+
+from agentgym_rl.errors import (
+    ConfigError,
+    SandboxError,
+    SandboxLost,
+    SandboxStartTimeout,
+    SandboxUnavailable,
+)
+from agentgym_rl.sandbox import (
+    Capabilities,
+    Limits,
+    ProbeReport,
+    SandboxBackend,
+    SandboxStats,
+)
+
+from . import cgroup
+from .interpreter import slot_config
+from .probes import probe
+from .sandbox import LocalSandbox
+from .slot import Slot, SlotConfig
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 15.0
+"""Longest time that slots have to end."""
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.005, 1.0
+"""Between two looks at a slot that is to end, or two attempts to replace one."""
+_count = itertools.count()
+
+
+class LocalBackend(SandboxBackend):
+    """Programs in namespaces of their own on this machine; Linux, as root or not.
+
+    Args:
+        slots: Sandboxes at once; 0: twice the processors, at least 4.
+        limits: What a sandbox may use, unless `create` says otherwise.
+        python: Interpreter of the programs; "": that of the host, without its packages.
+        packages: Installed packages that programs may import (("numpy",)); loaded once per slot.
+        preimport: Modules to load once per slot, instead of a default list.
+        require: Capabilities without which it refuses to start (("total_memory",)).
+        cgroup: "auto" bounds the memory of each sandbox as a whole where the machine lets us.
+        max_executions: Programs after which a slot is replaced, so that address layout and hash
+            seed do not stay the same for ever.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        *,
+        slots: int = 0,
+        limits: Limits | None = None,
+        python: str = "",
+        packages: Sequence[str] = (),
+        preimport: Sequence[str] | None = None,
+        require: Sequence[str] = (),
+        cgroup: Literal["auto", "off"] = "auto",
+        max_executions: int = 10_000,
+    ) -> None:
+        if slots < 0 or max_executions < 1:
+            raise ConfigError(
+                f"slots {slots}, max_executions {max_executions}: expected >= 0 and >= 1"
+            )
+        if cgroup not in ("auto", "off"):
+            raise ConfigError(f"cgroup {cgroup!r}: expected 'auto' or 'off'")
+        try:
+            Capabilities().missing(require)
+        except ValueError as error:
+            raise ConfigError(f"require: {error}") from error
+        self._num_slots = slots or max(4, 2 * (os.cpu_count() or 1))
+        self._limits = limits or Limits()
+        self._python, self._packages, self._preimport = python, packages, preimport
+        self._require = tuple(require)
+        self._cgroup = cgroup
+        self._max_executions = max_executions
+        self._stats = SandboxStats()
+        self._free: deque[Slot] = deque()
+        self._waiting: deque[asyncio.Future[Slot]] = deque()
+        self._slots: set[Slot] = set()
+        self._dying: set[Slot] = set()
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._indices: list[int] = []
+        """Of slots to be started."""
+        self._open: set[LocalSandbox] = set()
+        self._closing = False
+        self._prefix = f"arl-{os.getpid()}-{next(_count)}"
+        self._work = asyncio.Event()
+        """Something for the keeper to do."""
+
+    # ------------------------------------------------------------------ life
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise SandboxError("the local sandbox backend is open already")
+        report, self._config, self._groups = await self._examine()
+        if not report.ok:
+            raise SandboxUnavailable(
+                "the local sandbox cannot isolate programs on this machine:\n"
+                f"{report.complaint()}\n"
+                "(or use another backend: docker, e2b; `arl doctor sandbox` shows every probe)"
+            )
+        if lacking := report.capabilities.missing(self._require):
+            raise SandboxUnavailable(
+                f"the local sandbox lacks what `require` asks for: {', '.join(lacking)} "
+                "(`arl doctor sandbox` says why)"
+            )
+        self._capabilities = report.capabilities
+        self._indices = list(range(self._num_slots))
+        self._closing = False
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._close_all)
+            try:
+                await self._start_slots()
+            except (SandboxLost, OSError) as error:
+                raise SandboxUnavailable(f"the sandbox slots could not start: {error}") from error
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            keeper = tasks.create_task(self._keep(), name="sandbox keeper")
+            stack.callback(keeper.cancel)
+            self._stack = stack.pop_all()
+        log.info("%d sandbox slots ready", self._num_slots)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def _close_all(self) -> None:
+        """Every caller, sandbox and slot; a cancellation comes through when all are gone."""
+        self._closing = True
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(SandboxLost("the local sandbox backend was closed"))
+        for slot in list(self._slots):
+            slot.close("the backend was closed")
+        for sandbox in list(self._open):
+            await sandbox.close()
+        cancelled = None
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while not self._bury() and time.monotonic() < deadline:
+            try:
+                await asyncio.sleep(0.002)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if self._dying:
+            log.error("%d sandbox slots did not end", len(self._dying))
+            self._dying.clear()
+        if cancelled is not None:
+            raise cancelled
+
+    async def create(
+        self, *, limits: Limits | None = None, timeout_s: float = 60.0
+    ) -> LocalSandbox:
+        if self._stack is None:
+            raise SandboxLost("the local sandbox backend is not open: use `async with backend:`")
+        limits = limits or self._limits
+        slot = await self._acquire(limits, timeout_s)
+        self._stats.created += 1
+        sandbox = LocalSandbox(
+            f"{self._prefix}-{self._stats.created}",
+            slot,
+            limits,
+            self._capabilities,
+            stats=self._stats,
+            on_close=self._give_back,
+        )
+        self._open.add(sandbox)
+        return sandbox
+
+    async def probe(self) -> ProbeReport:
+        report, _, _ = await self._examine()
+        return report
+
+    def stats(self) -> SandboxStats:
+        self._stats.waiting = len(self._waiting)
+        return replace(self._stats, statuses=dict(self._stats.statuses))
+
+    async def _examine(self) -> tuple[ProbeReport, SlotConfig, cgroup.Hierarchy | None]:
+        config = await asyncio.to_thread(slot_config, self._python, self._packages, self._preimport)
+        groups, words = await asyncio.to_thread(self._find_groups)
+        return await probe(config, groups, words), config, groups
+
+    def _find_groups(self) -> tuple[cgroup.Hierarchy | None, str]:
+        """Where to make control groups, and what `probe` says of that."""
+        if self._cgroup == "off":
+            return None, "not wanted (cgroup 'off')"
+        groups, words = cgroup.find()
+        if groups is not None and (refused := cgroup.usable(groups, f"{self._prefix}-probe")):
+            return None, f"{words}, refuses: {refused}"
+        if groups is not None:
+            groups.sweep()
+        return groups, words
+
+    # ------------------------------------------------------------------ in and out
+    async def _acquire(self, limits: Limits, timeout_s: float) -> Slot:
+        """A slot that has these limits, and counts as in use."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            asked = time.perf_counter()
+            try:
+                slot = self._take() or await self._queue(deadline, timeout_s)
+            finally:
+                waited_s = time.perf_counter() - asked
+                self._stats.queue_wait_s += waited_s
+                self._stats.queue_wait_max_s = max(waited_s, self._stats.queue_wait_max_s)
+            self._stats.in_use += 1
+            try:
+                await self._fit(slot, limits)
+                if not slot.dead:
+                    return slot
+                self._stats.in_use -= 1
+            except BaseException as error:
+                self._stats.in_use -= 1
+                self._recycle(slot)
+                if not isinstance(error, SandboxLost) or self._closing:
+                    raise
+            log.warning("a sandbox slot died before it was used: %s", slot.dead)
+
+    def _take(self) -> Slot | None:
+        """A free one, if possible with its next process ready. Nobody waits while one is free."""
+        if not self._free:
+            return None
+        slot = next((slot for slot in self._free if slot.child is not None), self._free[0])
+        self._free.remove(slot)
+        return slot
+
+    async def _queue(self, deadline: float, timeout_s: float) -> Slot:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Slot] = loop.create_future()
+        self._waiting.append(waiter)
+        left_s = max(0.0, deadline - time.monotonic())
+        alarm = loop.call_later(left_s, self._too_late, waiter, timeout_s)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._offer(waiter.result())  # given to who no longer wants it
+            raise
+        finally:
+            alarm.cancel()
+
+    def _too_late(self, waiter: asyncio.Future[Slot], timeout_s: float) -> None:
+        if waiter.done():
+            return
+        waiter.set_exception(
+            SandboxStartTimeout(
+                f"no sandbox was free within {timeout_s:g} s: {self._stats.in_use} of "
+                f"{self._num_slots} slots in use, {len(self._waiting)} callers waiting; "
+                "close sandboxes, or set more `slots`"
+            )
+        )
+        self._waiting.remove(waiter)
+
+    async def _fit(self, slot: Slot, limits: Limits) -> None:
+        """Give it the limits that it has not yet.
+
+        Raises:
+            SandboxError: they could not be set.
+        """
+        total_mb = limits.memory_mb + limits.disk_mb
+        if not slot.limited(memory_mb=total_mb, processes=limits.processes):
+            await slot.prepared()  # nothing of its last sandbox uses memory any more
+            try:
+                slot.limit(memory_mb=total_mb, processes=limits.processes)
+            except OSError as error:
+                slot.close(f"its memory limit could not be set: {error}")
+                raise SandboxError(slot.dead) from error
+        if slot.disk_mb != limits.disk_mb:
+            slot.fresh(limits.disk_mb)
+
+    def _give_back(self, sandbox: LocalSandbox) -> None:
+        self._open.discard(sandbox)
+        self._stats.in_use -= 1
+        if sandbox.slot.dead and not self._closing and not sandbox.blamed:
+            self._stats.lost += 1
+        self._recycle(sandbox.slot)
+
+    def _recycle(self, slot: Slot) -> None:
+        if slot.executions >= self._max_executions:
+            slot.close(f"it has run {slot.executions} programs")
+        slot.fresh(slot.disk_mb)
+        self._offer(slot)
+
+    def _offer(self, slot: Slot) -> None:
+        """To whoever has waited longest."""
+        if slot.dead:
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(slot)
+                return
+        self._free.append(slot)
+
+    # ------------------------------------------------------------------ slots
+    async def _start_slots(self) -> None:
+        """As many as there are free indices.
+
+        Raises:
+            SandboxError, OSError: one of them could not start.
+        """
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for _ in range(len(self._indices)):
+                    starting.create_task(self._add_slot(), name="start slot")
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]  # one will do: they share their cause
+            raise error from group
+
+    async def _add_slot(self) -> None:
+        index = self._indices.pop(0)
+        group = None
+        try:
+            if self._groups is not None:
+                group = self._groups.make(f"{self._prefix}-{index}")
+        except OSError:
+            self._indices.append(index)
+            raise
+        slot = Slot(index, self._config, group, on_death=self._lost)
+        self._slots.add(slot)
+        await slot.start()
+        slot.fresh(self._limits.disk_mb)
+        self._offer(slot)
+
+    def _lost(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        self._dying.add(slot)
+        if slot in self._free:
+            self._free.remove(slot)
+        self._work.set()
+
+    def _bury(self) -> bool:
+        """Forget the slots that have ended; whether that was all."""
+        for slot in [slot for slot in self._dying if slot.gone()]:
+            self._dying.discard(slot)
+            self._indices.append(slot.index)
+        return not self._dying
+
+    async def _keep(self) -> None:
+        """Replace slots that have ended."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            pause_s = FIRST_PAUSE_S
+            while not self._bury() or self._indices:
+                wanted = len(self._indices)
+                try:
+                    await self._start_slots()
+                    self._stats.respawns += wanted
+                except (SandboxError, OSError) as error:
+                    log.error("a sandbox slot could not be replaced: %s", error)
+                    pause_s = LAST_PAUSE_S
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)

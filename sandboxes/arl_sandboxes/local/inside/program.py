@@ -1,0 +1,247 @@
+"""One child of a slot: locks itself in, waits for its program, and becomes it."""
+
+import builtins
+import contextlib
+import json
+import linecache
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+
+import kernel
+import session
+import wire
+
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/box", "LANG": "C.UTF-8"}
+_OWN_MODULES = ("kernel", "program", "root", "seccomp", "session", "syscalls", "wire")
+_MANY = 1 << 20
+_ALWAYS = (
+    (resource.RLIMIT_NICE, 0),
+    (resource.RLIMIT_RTPRIO, 0),
+    (resource.RLIMIT_SIGPENDING, 1024),
+    (resource.RLIMIT_MSGQUEUE, 0),
+)
+_WARM_UP = """
+import io
+def f(n): return [str(i) for i in range(n)]
+class A: x = 1
+try: {}["a"]
+except KeyError: pass
+s = " ".join(f(20)); d = {i: i for i in range(50)}; t = sorted(d); io.StringIO().write(s)
+"""
+
+
+def warm_up(preimport: list[str], path: list[str]) -> types.CodeType:
+    """Once per slot: what every child would otherwise do for itself."""
+    sys.path.extend(path)
+    for name in preimport:
+        __import__(name)
+    _restore_site_names()
+    os.environ.clear()
+    os.environ.update(ENVIRONMENT)
+    sys.argv = ["main.py"]
+    return compile(_WARM_UP, "<warm-up>", "exec")
+
+
+def _restore_site_names() -> None:
+    """`exit`, `quit` and the like come from `site`, which is not loaded here."""
+    import _sitebuiltins
+
+    for name in ("quit", "exit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    builtins.help = _sitebuiltins._Helper()
+
+
+def main(
+    conn: socket.socket, filter: kernel.Filter, domain: int | None, warm: types.CodeType
+) -> None:
+    """Never returns but by an exception, before the program begins."""
+    os.setsid()
+    os.chdir("/box")
+    lock_in(filter, domain)
+    # A first run here takes the page faults that the program would take.
+    exec(warm, {"__name__": "warm-up"})
+    header, handles = _receive(conn)
+    with conn.dup() as whole:
+        order, payload = _payload(whole, header)
+    _reseed()
+    for number, handle in enumerate(handles):
+        os.dup2(handle, number, inheritable=True)
+    for path, start, end in order["files"]:
+        _write(path, payload[start:end])
+    kept = 3
+    if order["kind"] not in ("repl", "shell"):
+        conn.close()
+        os.closerange(3, _MANY)
+    else:
+        kept = os.dup2(conn.detach(), 3)
+        os.set_inheritable(kept, order["kind"] == "shell")
+        os.closerange(4, _MANY)
+    limit(order["limits"])
+    code = payload[order["code"][0] : order["code"][1]] if "code" in order else b""
+    del payload
+    _forget_own_modules()
+    if order["kind"] == "python":
+        run_main(code)
+    elif order["kind"] == "write":
+        os._exit(0)
+    elif order["kind"] == "exec":
+        run_program(order["argv"], order["cwd"], order["env"])
+    elif order["kind"] == "repl":
+        session.serve(socket.socket(fileno=kept))
+    elif order["kind"] == "shell":
+        run_program(session.SHELL, ".", {})
+
+
+def give_up(conn: socket.socket, error: BaseException) -> None:
+    """Tell the host why no program was begun."""
+    with contextlib.suppress(OSError):
+        conn.send(wire.GAVE_UP + f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+
+
+def lock_in(filter: kernel.Filter, domain: int | None) -> None:
+    kernel.drop_capabilities()
+    if domain is not None:
+        kernel.enter_domain(domain)
+        os.close(domain)
+    kernel.set_dumpable(True)  # its own /proc/self
+    filter.install()
+
+
+def _receive(conn: socket.socket) -> tuple[bytes, list[int]]:
+    header, handles, _, _ = socket.recv_fds(conn, wire.HEADER.size, 3)
+    if not header:
+        os._exit(0)  # the host wants none
+    return header + _exactly(conn, wire.HEADER.size - len(header)), handles
+
+
+def _payload(conn: socket.socket, header: bytes) -> tuple[dict, bytes]:
+    num_json, num_bytes = wire.HEADER.unpack(header)
+    return json.loads(_exactly(conn, num_json)), _exactly(conn, num_bytes)
+
+
+def _exactly(conn: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = conn.recv(min(count, 1 << 20))
+        if not part:
+            os._exit(126)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _reseed() -> None:
+    """Children are copies of one process: none may draw another's random numbers."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed()
+
+
+def _forget_own_modules() -> None:
+    """A program's own `session.py` is the one it imports; ours go on without their names."""
+    for name in _OWN_MODULES:
+        sys.modules.pop(name, None)
+    # Behind the standard library: no file of an earlier program replaces a part of it.
+    sys.path.append("/box")
+
+
+def _write(path: str, data: bytes) -> None:
+    if os.path.dirname(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.lexists(path):
+        os.unlink(path)
+    with open(path, "xb") as file:
+        file.write(data)
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Hard limits: what has no capability cannot raise them again."""
+    for name, value in limits.items():
+        soft, hard = value, value + 1 if name == "RLIMIT_CPU" else value
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+    for kind, value in _ALWAYS:
+        hard = resource.getrlimit(kind)[1]
+        if hard == resource.RLIM_INFINITY or value < hard:
+            resource.setrlimit(kind, (value, value))
+
+
+def run_main(code: bytes) -> None:
+    """`code` as `__main__`, ending as an interpreter does."""
+    module = types.ModuleType("__main__")
+    module.__file__ = "main.py"
+    module.__builtins__ = builtins  # pyright: ignore[reportAttributeAccessIssue]
+    sys.modules["__main__"] = module
+    status = 0
+    try:
+        exec(compile(_remembered(code), "main.py", "exec", dont_inherit=True), module.__dict__)
+    except SystemExit as leave:
+        status = _exit_code(leave)
+    except BaseException as error:
+        status = 1
+        _report(error)
+    try:
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+        __import__("atexit")._run_exitfuncs()
+    except BaseException:
+        status = status or 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            status = status or 120  # as CPython does
+    os._exit(status & 255)
+
+
+def _remembered(code: bytes) -> str | bytes:
+    """The source, kept for tracebacks and `inspect`."""
+    try:
+        text = code.decode("utf-8")
+    except UnicodeDecodeError:
+        return code  # compile explains it
+    linecache.cache["main.py"] = (len(text), None, text.splitlines(keepends=True), "main.py")
+    return text
+
+
+def _exit_code(leave: SystemExit) -> int:
+    if leave.code is None or isinstance(leave.code, int):
+        return leave.code or 0
+    print(leave.code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    """The traceback, without the frames of this file."""
+    try:
+        shown = error.__traceback__
+        while shown and shown.tb_frame.f_code.co_filename == __file__:
+            shown = shown.tb_next
+        if sys.excepthook is sys.__excepthook__:
+            traceback.print_exception(type(error), error, shown)
+        else:
+            sys.excepthook(type(error), error, shown)
+    except BaseException:
+        os.write(2, type(error).__name__.encode() + b"\n")
+
+
+def run_program(argv: list[str], cwd: str, env: dict[str, str]) -> None:
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, ENVIRONMENT | env)
+    except ValueError as error:  # of the environment: a name with "=" in it, a NUL
+        os.write(2, f"{argv[0]}: {error}\n".encode("utf-8", "replace"))
+        os._exit(126)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        what = cwd if missing and not os.path.isdir(cwd) else argv[0]
+        os.write(2, f"{what}: {error.strerror}\n".encode("utf-8", "replace"))
+        os._exit(127 if missing else 126)

@@ -1,0 +1,70 @@
+"""The file system programs see: an empty root with a few read-only folders of the machine in it."""
+
+import os
+
+import kernel
+from kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
+
+_STAGE = "/sys"  # always there, never wanted; hidden by a mount in a namespace of our own
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+_FILES = {
+    "passwd": "sandbox:x:0:0::/box:/bin/sh\n",
+    "group": "sandbox:x:0:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+BOX = "/box"
+
+
+def build(read_only: list[tuple[str, str]]) -> None:
+    """Make the new root and enter it; the old one is gone. Needs a mount namespace of its own.
+
+    read_only: (folder or file of the machine, where it appears).
+    """
+    kernel.mount("none", "/", "", MS_REC | MS_PRIVATE)
+    kernel.mount("tmpfs", _STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    for folder in ("usr", "etc", "dev", "dev/shm", "proc", "tmp", BOX[1:], "old"):
+        os.makedirs(f"{_STAGE}/{folder}")
+    for name, target in _LINKS.items():
+        os.symlink(target, f"{_STAGE}/{name}")
+    for source, target in read_only:
+        _bind_read_only(source, _STAGE + target)
+    for name, text in _FILES.items():
+        with open(f"{_STAGE}/etc/{name}", "w") as file:
+            file.write(text)
+    for name in _DEVICES:
+        open(f"{_STAGE}/dev/{name}", "w").close()
+        kernel.mount(f"/dev/{name}", f"{_STAGE}/dev/{name}", "", MS_BIND)
+    kernel.mount("/proc", f"{_STAGE}/proc", "", MS_BIND | MS_REC)
+    os.chdir(_STAGE)
+    kernel.pivot_root(".", "old")
+    kernel.unmount("/old", kernel.MNT_DETACH)
+    os.rmdir("/old")
+    kernel.mount("none", "/", "", MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    os.chdir("/")
+
+
+def _bind_read_only(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "w").close()
+    kernel.mount(source, target, "", MS_BIND | MS_REC)
+    kernel.make_read_only(target)
+
+
+def fresh_box(disk_mb: int) -> int:
+    """An empty work folder in memory; `/tmp` and `/dev/shm` are parts of it. Returns a handle."""
+    data = f"size={disk_mb}m,nr_inodes={64 * disk_mb},mode=700"
+    kernel.mount("tmpfs", BOX, "tmpfs", MS_NOSUID | MS_NODEV, data)
+    for name, target in ((".tmp", "/tmp"), (".shm", "/dev/shm")):
+        os.mkdir(f"{BOX}/{name}", 0o700)
+        kernel.mount(f"{BOX}/{name}", target, "", MS_BIND)
+    return os.open(BOX, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def drop_box() -> None:
+    """Once every process is dead: the files go with the last handle."""
+    for target in ("/tmp", "/dev/shm", BOX):
+        kernel.unmount(target)

@@ -1,0 +1,108 @@
+"""Tries what a slot needs, one thing at a time; prints [[name, errno, text], ...]."""
+
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import kernel
+import seccomp
+import zygote
+
+
+def user_namespace() -> None:
+    kernel.unshare(kernel.CLONE_NEWUSER, "user")
+
+
+def uid_map() -> None:
+    uid, gid = os.getuid(), os.getgid()
+    if uid == 0:
+        os.setgroups([])
+        with zygote.MapsFromOutside(299_999):
+            kernel.unshare(kernel.CLONE_NEWUSER, "user")
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        return
+    kernel.unshare(kernel.CLONE_NEWUSER, "user")
+    zygote.map_self(uid, gid)
+
+
+def mount_namespace() -> None:
+    uid_map()
+    kernel.unshare(kernel.CLONE_NEWNS, "mount")
+
+
+def other_namespaces() -> None:
+    uid_map()
+    kernel.unshare(zygote.INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts")
+
+
+def mount() -> None:
+    mount_namespace()
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", "/sys", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m")
+
+
+def read_only_mounts() -> None:
+    mount()
+    os.mkdir("/sys/usr")
+    kernel.mount("/usr", "/sys/usr", "", kernel.MS_BIND | kernel.MS_REC)
+    kernel.make_read_only("/sys/usr")
+
+
+def proc() -> None:
+    other_namespaces()
+    kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+    child = os.fork()
+    if child == 0:
+        sys.exit(
+            attempt(lambda: kernel.mount("proc", "/proc", "proc", kernel.MS_RDONLY, zygote.PROC))[0]
+        )
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        raise OSError(status, f"mount proc: {os.strerror(status)}")
+
+
+def filter_calls() -> None:
+    kernel.no_new_privileges()
+    kernel.Filter(seccomp.program()).install()
+
+
+TRIALS = {
+    "user namespace": user_namespace,
+    "uid map": uid_map,
+    "mount namespace": mount_namespace,
+    "network, pid, ipc and uts namespaces": other_namespaces,
+    "mount": mount,
+    "read-only mounts": read_only_mounts,
+    "proc": proc,
+    "seccomp": filter_calls,
+}
+
+
+def attempt(trial) -> tuple[int, str]:
+    try:
+        trial()
+    except OSError as error:
+        return error.errno or 1, str(error.strerror or error)
+    return 0, ""
+
+
+def main() -> None:
+    found = []
+    for name, trial in TRIALS.items():
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, json.dumps([name, *attempt(trial)]).encode())
+            os._exit(0)
+        os.close(write)
+        with open(read, "rb") as answers:
+            said = answers.read()
+        os.waitpid(child, 0)
+        found.append(json.loads(said) if said else [name, 1, "the trial died"])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""Process 1 of a slot: makes one prepared child after another, and kills what they leave.
+
+It never sees a byte of what runs in the slot: the host talks to each child over a socket of its
+own, so nothing of an episode is in the memory that later children are copies of.
+"""
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import kernel
+import program
+import root
+import seccomp
+import wire
+
+sys.path.pop(0)
+
+INNER = (
+    kernel.CLONE_NEWNET
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWCGROUP
+)
+PROC = "subset=pid,hidepid=ptraceable"
+REAP_AT_ONCE = 64
+"""Then commands are looked at: no flood of dying processes keeps the host waiting."""
+STRAYS_S = 2.0
+"""Time to kill what a program left beside an open session, before everything is killed."""
+
+
+def enter_namespaces(config: dict) -> None:
+    """New user, mount, network, IPC, host-name and cgroup views; the next child is process 1."""
+    uid, gid = os.getuid(), os.getgid()
+    read_only = [tuple(pair) for pair in config["read_only"]]
+    if uid == 0:
+        # The new root while still root: folders like /root are closed to anybody else.
+        kernel.unshare(kernel.CLONE_NEWNS, "mount")
+        root.build(read_only)
+        os.setgroups([])
+        with MapsFromOutside(config["host_uid"]):
+            kernel.unshare(kernel.CLONE_NEWUSER, "user")
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    else:
+        kernel.unshare(kernel.CLONE_NEWUSER, "user")
+        map_self(uid, gid)
+    kernel.unshare(INNER | kernel.CLONE_NEWNS, "mount, pid, net, ipc, uts, cgroup")
+    kernel.set_host_name("sandbox")
+    if uid:
+        root.build(read_only)
+    # The machine's, which has to be there for a namespace to mount its own, over it.
+    kernel.make_read_only("/proc")
+
+
+def map_self(uid: int, gid: int) -> None:
+    """A plain user becomes 0 inside, which it may do for itself only."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+class MapsFromOutside:
+    """Root's slots are nobody on the host: only a process outside can map that uid."""
+
+    def __init__(self, host_uid: int) -> None:
+        self._host_uid = host_uid
+
+    def __enter__(self) -> None:
+        read, self._go = os.pipe()
+        me = os.getpid()
+        self._helper = os.fork()
+        if self._helper:
+            os.close(read)
+            return
+        os.close(self._go)
+        if os.read(read, 1):
+            for name in ("uid_map", "gid_map"):
+                with open(f"/proc/{me}/{name}", "w") as file:
+                    file.write(f"0 {self._host_uid} 1")
+        os._exit(0)
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        if kind is None:
+            os.write(self._go, b"x")
+        os.close(self._go)
+        _, status = os.waitpid(self._helper, 0)
+        if kind is None and status:
+            raise OSError(f"the uid map could not be written (helper status {status})")
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, config: dict) -> None:
+        self._control = control
+        self._warm = program.warm_up(config["preimport"], config["path"])
+        self._filter = kernel.Filter(seccomp.program())
+        self._domain = kernel.make_domain()
+        self._children: dict[int, int] = {}  # pid -> its number
+        self._lasting: set[int] = set()  # numbers of the children that are sessions
+        self._count = 0
+        self._has_box = False
+        self._had_sessions = False
+        self._marks: dict[int, str] = {}  # number -> the host-name view of it and all it starts
+
+    def run(self) -> None:
+        """Serve the host until it hangs up."""
+        woken, wake = socket.socketpair()
+        for end in (woken, wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # of process 1: nobody inside can send it
+        self._own = {woken.fileno(), wake.fileno()}
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        self._control.send(wire.READY)
+        more = False
+        while True:
+            for fd, _ in sorted(
+                poll.poll(0 if more else None), key=lambda pair: pair[0] != self._control.fileno()
+            ):
+                if fd == self._control.fileno():
+                    if not self._obey(self._control.recv(wire.COMMAND_BYTES)):
+                        return
+                else:
+                    woken.recv(4096)
+            more = self._reap()
+
+    def _obey(self, message: bytes) -> bool:
+        if not message:
+            return False
+        command, number = wire.COMMAND.unpack(message)
+        if command == wire.FRESH:
+            self._sweep()
+            if self._has_box:
+                root.drop_box()
+            self._has_box = True
+            self._had_sessions = False
+            self._lasting.clear()
+            self._marks.clear()
+            self._prepare(box=root.fresh_box(number))
+        elif command == wire.ANOTHER:
+            self._prepare(box=None)
+        elif command == wire.LASTING:
+            self._lasting.add(number)
+            self._had_sessions = True
+        elif command in (wire.KILL, wire.INTERRUPT):
+            kind = signal.SIGKILL if command == wire.KILL else signal.SIGINT
+            for pid, child in self._children.items():
+                if child == number:
+                    self._signal(pid, kind)
+        return True
+
+    @staticmethod
+    def _signal(pid: int, kind: int) -> None:
+        for send, target in ((os.killpg, pid), (os.kill, pid)):
+            try:
+                send(target, kind)
+            except ProcessLookupError:
+                continue
+            if kind == signal.SIGINT:
+                return
+
+    def _prepare(self, box: int | None) -> None:
+        """Fork the next child: it gets ready and waits for its program."""
+        mine, theirs = socket.socketpair()
+        self._count += 1
+        if self._had_sessions:
+            kernel.unshare(kernel.CLONE_NEWUTS, "uts")
+            self._marks[self._count] = _mark_of("self")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                for fd in (self._control.fileno(), mine.fileno(), *self._own):
+                    os.close(fd)
+                if box is not None:
+                    os.close(box)
+                program.main(theirs, self._filter, self._domain, self._warm)
+            except BaseException as error:
+                program.give_up(theirs, error)
+            os._exit(125)
+        theirs.close()
+        self._children[pid] = self._count
+        handles = [mine.fileno()] if box is None else [mine.fileno(), box]
+        message = wire.CHILD + wire.NUMBER.pack(self._count)
+        socket.send_fds(self._control, [message], handles)
+        mine.close()
+        if box is not None:
+            os.close(box)
+
+    def _reap(self) -> bool:
+        """Collect the dead, and tell the host of those it knows; whether there may be more."""
+        for _ in range(REAP_AT_ONCE):
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if not pid:
+                return False
+            number = self._children.pop(pid, None)
+            if number is None:
+                continue  # an orphan of some program
+            cpu_s = usage.ru_utime + usage.ru_stime
+            killed = 0
+            if number in self._lasting:
+                self._lasting.discard(number)
+                self._signal(pid, signal.SIGKILL)
+            else:
+                killed, more = self._end_of_program(number)
+                cpu_s += more
+            done = wire.DONE_BODY.pack(number, status, killed, cpu_s, usage.ru_maxrss)
+            self._control.send(wire.DONE + done)
+        return True
+
+    def _end_of_program(self, number: int) -> tuple[int, float]:
+        """Kill what it left: of all there is, or beside sessions of what bears its mark."""
+        mark = self._marks.pop(number, "")
+        if not mark:  # no session was open when it was made: all there is, is its doing
+            return self._sweep()
+        killed: set[int] = set()
+        until = time.monotonic() + STRAYS_S
+        while strays := [pid for pid in _processes() if _mark_of(pid) == mark]:
+            killed.update(strays)
+            for pid in strays:
+                self._signal(pid, signal.SIGKILL)
+            if time.monotonic() > until:
+                return self._sweep()  # they fork faster than this; the sessions go as well
+        return len(killed), 0.0
+
+    def _sweep(self) -> tuple[int, float]:
+        """Kill every process of the slot; how many there were, and their CPU seconds."""
+        try:
+            os.kill(-1, signal.SIGKILL)  # to all but this one, at once: none can fork away
+        except ProcessLookupError:
+            return 0, 0.0
+        killed, cpu_s = 0, 0.0
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, 0)
+            except ChildProcessError:
+                self._lasting.clear()
+                return killed, cpu_s
+            self._children.pop(pid, None)
+            killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            cpu_s += usage.ru_utime + usage.ru_stime
+
+
+def _processes() -> list[int]:
+    """All but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def _mark_of(pid: int | str) -> str:
+    """Its host-name view, which nobody inside can change; "" of the dead."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts")
+    except OSError:
+        return ""
+
+
+def no_core_dumps() -> None:
+    """Not even those a machine has a program for (`kernel.core_pattern` with "|").
+
+    1 byte is the limit that both kinds heed: https://man7.org/linux/man-pages/man5/core.5.html has
+    it that a pipe ignores the limit, and the kernel's fs/coredump.c that 1 is an exception.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    value = 1 if hard else 0
+    resource.setrlimit(resource.RLIMIT_CORE, (value, value))
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    config = json.loads(control.recv(1 << 16))
+    try:
+        os.setsid()
+        os.umask(0o022)
+        no_core_dumps()
+        enter_namespaces(config)
+        first = os.fork()
+        if first:
+            control.close()
+            kernel.die_with_parent()
+            os.waitpid(first, 0)
+            os._exit(0)
+        if os.getpid() != 1:
+            raise OSError(f"process {os.getpid()} where process 1 of new namespaces was expected")
+        kernel.die_with_parent()
+        flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
+        kernel.mount("proc", "/proc", "proc", flags, PROC)
+        kernel.set_dumpable(False)
+        kernel.forgo_capabilities()  # once for all children, which inherit it
+        Zygote(control, config).run()
+    except Exception as error:
+        number = struct.pack("i", getattr(error, "errno", 0) or 0)
+        text = f"{type(error).__name__}: {error}"
+        control.send(wire.FAILED + number + text.encode("utf-8", "replace")[:4000])
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

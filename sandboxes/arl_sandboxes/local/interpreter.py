@@ -1,0 +1,78 @@
+"""Which Python runs the programs, and which folders of the machine it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym_rl.errors import ConfigError, SandboxUnavailable
+
+from .slot import SlotConfig
+
+PREIMPORT = (  # noqa: SIM905 - words, to be read
+    "json re math cmath random collections collections.abc itertools functools heapq bisect string "
+    "typing dataclasses datetime fractions decimal statistics traceback io operator copy time sys "
+    "os.path array enum textwrap linecache ast atexit"
+).split()
+PACKAGES = "/packages"
+"""Where `packages` appear in a sandbox."""
+
+
+def slot_config(
+    python: str, packages: Sequence[str], preimport: Sequence[str] | None
+) -> SlotConfig:
+    """What slots are started with.
+
+    python: an interpreter; "": the one that runs this, or rather the one its virtual environment
+        was made from. The environment itself is never shown to programs: what is installed there
+        may hold answers.
+    packages: import names that programs may use all the same (("numpy",)).
+
+    Raises:
+        ConfigError: a package is not installed.
+        SandboxUnavailable: the interpreter does not run, or lies where programs cannot read it.
+    """
+    python = python or os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    prefix = _prefix(python)
+    read_only = [("/usr", "/usr")]
+    if not _below(prefix, "/usr"):
+        read_only.append((prefix, prefix))
+    read_only += [(path, path) for path in ("/etc/alternatives",) if os.path.isdir(path)]
+    for name in packages:
+        read_only += [(folder, f"{PACKAGES}/{Path(folder).name}") for folder in _folders(name)]
+    # One BLAS thread: slots share the processors, and RLIMIT_NPROC counts threads.
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    wanted = [*PREIMPORT, *packages] if preimport is None else list(preimport)
+    return SlotConfig(python, read_only, [PACKAGES] if packages else [], wanted, threads)
+
+
+def _prefix(python: str) -> str:
+    ask = "import sys; print(sys.version_info >= (3, 10), sys.base_prefix)"
+    try:
+        done = subprocess.run(
+            [python, "-I", "-S", "-c", ask], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxUnavailable(f"sandbox python {python!r} does not run: {error}") from error
+    new_enough, _, prefix = done.stdout.strip().partition(" ")
+    if new_enough != "True":
+        raise SandboxUnavailable(f"sandbox python {python!r} is older than 3.10")
+    return prefix
+
+
+def _folders(name: str) -> list[str]:
+    """A package's own folder, and that of the libraries a wheel puts beside it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"sandbox package {name!r} is not installed here, or is no package")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    beside = folder.with_name(f"{name}.libs")
+    return [str(path) for path in (folder, beside) if path.is_dir()]
+
+
+def _below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)

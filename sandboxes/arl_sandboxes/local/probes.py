@@ -1,0 +1,142 @@
+"""What the kernel allows here: tried, one thing after the other, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym_rl.errors import SandboxError
+from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
+
+from .cgroup import Hierarchy
+from .slot import Slot, SlotConfig
+
+MACHINES = ("x86_64", "aarch64")
+LOWEST_KERNEL = (5, 14)
+TRIAL_TIMEOUT_S = 30.0
+_SCRIPT = Path(__file__).parent / "inside" / "trial.py"
+
+_INDEX = 99_999
+"""Of the slot that is tried; others count from 0."""
+_DOCKER = "in Docker: --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+_KUBERNETES = "in Kubernetes: hostUsers: false and procMount: Unmasked"
+_UBUNTU = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+
+
+async def probe(config: SlotConfig, groups: Hierarchy | None, words: str) -> ProbeReport:
+    """Every probe, and what programs get if all the required ones pass."""
+    probes = [_machine(), _kernel()]
+    if all(found.ok for found in probes):
+        probes += await _trials(config)
+    if all(found.ok for found in probes):
+        probes.append(await _slot(config))
+    probes.append(
+        Probe(
+            "cgroup",
+            groups is not None,
+            words,
+            "memory is bounded for each process only; run as root, or in a delegated cgroup "
+            "(systemd-run --user --scope -p Delegate=yes)",
+            required=False,
+        )
+    )
+    works = all(found.ok for found in probes if found.required)
+    capabilities = Capabilities(
+        network_isolated=works,
+        process_isolated=works,
+        total_memory=works and groups is not None,
+        disk=works,
+        exec=works,
+        sessions=frozenset({"python", "shell"} if works else ()),
+        fork_snapshot=works,
+    )
+    return ProbeReport("local", probes, capabilities)
+
+
+def _machine() -> Probe:
+    ok = sys.platform == "linux" and platform.machine() in MACHINES
+    return Probe(
+        "machine",
+        ok,
+        f"{sys.platform} on {platform.machine()}",
+        f"needs Linux on {' or '.join(MACHINES)}; use the docker or e2b backend",
+    )
+
+
+def _kernel() -> Probe:
+    release = platform.release()
+    digits = [part for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    ok = tuple(map(int, digits)) >= LOWEST_KERNEL
+    return Probe("kernel", ok, release, f"needs Linux {'.'.join(map(str, LOWEST_KERNEL))} or newer")
+
+
+async def _trials(config: SlotConfig) -> Sequence[Probe]:
+    """Each thing a slot does, tried by itself: says which one is refused, and with what errno."""
+    process = await asyncio.create_subprocess_exec(
+        config.python, "-I", "-S", "-B", str(_SCRIPT), stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(TRIAL_TIMEOUT_S):
+            out, err = await process.communicate()
+    except TimeoutError:
+        why = f"trying them took longer than {TRIAL_TIMEOUT_S:g} s"
+        return [Probe("namespaces", False, why, "is the machine overloaded?")]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        why = err.decode("utf-8", "replace")[-500:] or f"exit code {process.returncode}"
+        return [Probe("namespaces", False, why, "can this user read the interpreter's folder?")]
+    found = []
+    for name, number, text in json.loads(out):
+        detail = f"{errno.errorcode.get(number, number)}: {text}" if number else (text or "works")
+        found.append(Probe(name, not number, detail, _fix(name, number) if number else ""))
+    return found
+
+
+def _fix(name: str, number: int) -> str:
+    if name == "user namespace":
+        if number == errno.ENOSPC:
+            return "sudo sysctl -w user.max_user_namespaces=10000"
+        if _restricted_by_apparmor():
+            return _UBUNTU
+        return (
+            f"allow user namespaces: {_DOCKER}; {_KUBERNETES}; on Debian: sudo sysctl -w "
+            "kernel.unprivileged_userns_clone=1"
+        )
+    if name in ("uid map", "mount namespace", "network, pid, ipc and uts namespaces"):
+        return _UBUNTU if _restricted_by_apparmor() else f"{_DOCKER}; {_KUBERNETES}"
+    if name in ("mount", "read-only mounts", "proc"):
+        return f"{_DOCKER}; {_KUBERNETES}"
+    return "the kernel was built without it"
+
+
+def _restricted_by_apparmor() -> bool:
+    path = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+    return path.exists() and path.read_text().strip() == "1" and os.getuid() != 0
+
+
+async def _slot(config: SlotConfig) -> Probe:
+    """A whole slot, with the interpreter and folders it is to have."""
+    slot = Slot(_INDEX, config, None)
+    try:
+        await slot.start()
+        slot.fresh(1)
+        await slot.ready()
+    except (SandboxError, OSError) as error:
+        return Probe("slot", False, str(error), "can this user read the interpreter's folder?")
+    finally:
+        slot.close()
+        for _ in range(5000):
+            if slot.gone():
+                break
+            await asyncio.sleep(0.002)
+    return Probe("slot", True, config.python)

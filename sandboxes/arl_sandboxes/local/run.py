@@ -1,0 +1,222 @@
+"""One program in a slot, from its order to its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import ExecResult, Limits, Status, work_path
+
+from .child import Child, Ended
+from .output import Output
+from .slot import Slot
+
+GAVE_UP_CODE = 125
+"""Exit code of a child that could not begin its program (and of programs that like it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a child is to do."""
+
+    kind: str
+    code: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def packed(self, limits: Limits) -> tuple[dict[str, Any], bytes]:
+        """As the child reads it: a JSON object, and the bytes it speaks of.
+
+        Raises:
+            ValueError: a path leads out of the work folder.
+        """
+        places: list[tuple[str, int, int]] = []
+        parts: list[bytes] = []
+        at = 0
+        for path, data in self.files.items():
+            clean = work_path(path)
+            if not clean.parts:
+                raise ValueError(f"path {path!r} is the work folder itself")
+            places.append((str(clean), at, at + len(data)))
+            parts.append(bytes(data))
+            at += len(data)
+        order = {
+            "kind": self.kind,
+            "files": places,
+            "code": (at, at + len(self.code)),
+            "limits": rlimits(limits),
+            **self.more,
+        }
+        return order, b"".join((*parts, self.code)) if parts else self.code
+
+
+class Run:
+    """What happens between a child's order and its result."""
+
+    def __init__(self, slot: Slot, child: Child, limits: Limits, *, sandbox_id: str) -> None:
+        self._slot, self._child = slot, child
+        self._limits = limits
+        self._sandbox_id = sandbox_id
+        self._why: Status | None = None
+        """The limit for which it was killed from here."""
+        self._started = time.perf_counter()
+
+    async def play(self, order: Mapping[str, Any], payload: bytes, stdin: bytes) -> ExecResult:
+        """Ends within `wall_s` and the time a slot has to kill it.
+
+        Raises:
+            SandboxError: the program was not begun, or the sandbox died of something else.
+            OSError: this process has no handles left.
+        """
+        oom_kills = self._slot.oom_kills()
+        output = Output(self._limits.output_bytes)
+        output.on_limit = lambda: self._stop(Status.OUTPUT_LIMIT)
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self._limits.wall_s, self._stop, Status.TIMEOUT)
+        try:
+            with standard_input(stdin) as handle:
+                self._child.start(order, payload, (handle, output.stdout, output.stderr))
+            output.close_writers()
+            try:
+                ended = await self._child.ended
+            except SandboxLost as error:
+                return self._lost(error, output, oom_kills)
+            return self._result(ended, output, oom_kills, python=order["kind"] == "python")
+        finally:
+            alarm.cancel()
+            output.close()
+
+    def _stop(self, status: Status) -> None:
+        if self._why is None and not self._child.ended.done():
+            self._why = status
+            self._slot.kill(self._child)
+
+    def _result(self, ended: Ended, output: Output, oom_kills: int, *, python: bool) -> ExecResult:
+        code = os.waitstatus_to_exitcode(ended.status)
+        if code == GAVE_UP_CODE and (complaint := self._child.complaint()):
+            raise SandboxError(f"{self._sandbox_id}: {complaint}")
+        out, err, more = output.take()
+        status = self._why or (Status.OUTPUT_LIMIT if more else None)
+        if status is None and code == 0:
+            status = Status.OK
+        if status is None and code == -signal.SIGKILL and self._slot.oom_kills() > oom_kills:
+            status = Status.MEMORY_LIMIT
+        if status is None:
+            status = _failure(code, ended, err if python else b"", self._limits)
+        return ExecResult(
+            status=status,
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stdout=out,
+            stderr=err,
+            truncated=more,
+            wall_ms=self._wall_ms(),
+            cpu_ms=1000 * ended.cpu_s,
+            max_rss_kb=ended.max_rss_kb,
+            killed_processes=ended.killed,
+            sandbox_id=self._sandbox_id,
+        )
+
+    def _lost(self, error: SandboxLost, output: Output, oom_kills: int) -> ExecResult:
+        """A program that took the slot with it is the program's doing, when a limit says so."""
+        status = self._why
+        if status is None and self._slot.oom_kills() > oom_kills:
+            status = Status.MEMORY_LIMIT
+        if status is None or not self._slot.dead:
+            raise error
+        out, err, more = output.take()
+        return ExecResult(
+            status=status,
+            exit_code=None,
+            signal=signal.SIGKILL,
+            stdout=out,
+            stderr=err,
+            truncated=more,
+            wall_ms=self._wall_ms(),
+            state_lost=True,
+            sandbox_id=self._sandbox_id,
+        )
+
+    def _wall_ms(self) -> float:
+        return 1000 * (time.perf_counter() - self._started)
+
+
+def _failure(code: int, ended: Ended, err: bytes, limits: Limits) -> Status:
+    """What the way it ended says."""
+    # Who sends itself SIGXCPU has not used its seconds. Half: the limit goes by clock ticks, which
+    # on a crowded machine count for more than the time that `ended` says.
+    if code == -signal.SIGXCPU and ended.cpu_s >= limits.cpu_s / 2:
+        return Status.CPU_LIMIT
+    if code == -signal.SIGKILL and ended.cpu_s >= limits.cpu_s:
+        return Status.CPU_LIMIT
+    if code == -signal.SIGKILL:
+        return Status.KILLED
+    # A program can feign this one; it gains nothing over the plain error.
+    if code == 1 and err.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
+        return Status.MEMORY_LIMIT
+    return Status.ERROR
+
+
+def check_words(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raises:
+    ValueError: no kernel could take them.
+    """
+    if isinstance(argv, str) or not argv or not all(_word(word) for word in argv):
+        raise ValueError(f"argv {argv!r}: expected a list of words without NUL, in Unicode")
+    for name, value in env.items():
+        if not name or "=" in name or not _word(name) or not _word(value):
+            raise ValueError(f"env {name!r}: expected a name without '=', and no NUL")
+
+
+def _word(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def rlimits(limits: Limits, *, session: bool = False) -> dict[str, int]:
+    """As the kernel calls them. A session may run for longer than one program."""
+    found = {
+        "RLIMIT_AS": limits.memory_mb << 20,
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_FSIZE": limits.file_mb << 20,
+        "RLIMIT_NOFILE": limits.open_files,
+    }
+    return found if session else found | {"RLIMIT_CPU": limits.cpu_s}
+
+
+@contextlib.contextmanager
+def null() -> Iterator[int]:
+    handle = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def standard_input(data: bytes) -> Iterator[int]:
+    """A handle that reads `data`: memory that is a file, so that nobody has to feed a pipe."""
+    if not data:
+        with null() as handle:
+            yield handle
+        return
+    memory = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(data)
+        handle = os.open(f"/proc/self/fd/{memory}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(memory)
+    try:
+        yield handle
+    finally:
+        os.close(handle)

@@ -1,0 +1,224 @@
+"""A sandbox: one slot, for as long as it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from agentgym_rl.errors import SandboxError, SandboxLost
+from agentgym_rl.sandbox import (
+    Capabilities,
+    ExecResult,
+    Limits,
+    Sandbox,
+    SandboxStats,
+    Session,
+    SessionKind,
+    Status,
+    work_path,
+)
+
+from . import files as box_files
+from .child import Child
+from .output import Output
+from .run import Order, Run, check_words, null, rlimits
+from .session import LocalSession
+from .slot import Slot
+
+_T = TypeVar("_T")
+
+
+class LocalSandbox(Sandbox):
+    """Made by `LocalBackend.create`."""
+
+    def __init__(
+        self,
+        id: str,
+        slot: Slot,
+        limits: Limits,
+        capabilities: Capabilities,
+        *,
+        stats: SandboxStats,
+        on_close: Callable[[LocalSandbox], None],
+    ) -> None:
+        self.id = id
+        self.limits = limits
+        self.capabilities = capabilities
+        self.slot = slot
+        self.blamed = False
+        """What ran in it was the end of the slot."""
+        self._stats = stats
+        self._on_close: Callable[[LocalSandbox], None] | None = on_close
+        self._busy = asyncio.Lock()
+        self._sessions: set[LocalSession] = set()
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        order = Order("python", code=code.encode("utf-8", "surrogatepass"), files=files or {})
+        return await self._run(order, stdin, collect, limits)
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> ExecResult:
+        if not self.capabilities.exec:
+            raise SandboxError(f"{self.id} runs Python only (isolation 'landlock')")
+        check_words(argv, env or {})
+        more = {"argv": list(argv), "cwd": str(work_path(cwd)), "env": dict(env or {})}
+        return await self._run(Order("exec", files=files or {}, more=more), stdin, collect, limits)
+
+    async def open_session(self, kind: SessionKind = "python") -> Session:
+        if kind not in self.capabilities.sessions:
+            raise SandboxError(
+                f"{self.id} has no {kind!r} sessions, only {sorted(self.capabilities.sessions)}"
+            )
+        order: dict[str, Any] = {
+            "kind": "repl" if kind == "python" else "shell",
+            "limits": rlimits(self.limits, session=True),
+            "files": [],
+        }
+        async with self._busy:
+            self.check_open()
+            child = await self.slot.ready()
+            try:
+                output = self._begin(child, order)
+            except OSError as error:
+                self.slot.release(child)
+                raise SandboxError(f"{self.id}: no session could be opened: {error}") from error
+            self.slot.prepare(child)
+            session = LocalSession(kind, self, output, child.take_socket(), child=child)
+            self._sessions.add(session)
+        return session
+
+    def add(self, session: LocalSession) -> None:
+        """One that ends with the sandbox.
+
+        Raises:
+            SandboxLost: the sandbox is closed.
+        """
+        try:
+            self.check_open()
+        except SandboxLost as error:
+            session.drop(str(error))
+            raise
+        self._sessions.add(session)
+
+    def remove(self, session: LocalSession) -> None:
+        """It has ended."""
+        self._sessions.discard(session)
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        result = await self._run(Order("write", files=files), b"", (), None)
+        if not result.ok:
+            raise SandboxError(f"{self.id}: files could not be written: {result.status}")
+
+    async def read_file(self, path: str, *, max_bytes: int = 1 << 20) -> bytes:
+        clean = work_path(path)
+        await self._has_box()
+        return await self._look(box_files.read, clean, max_bytes=max_bytes)
+
+    async def list_files(self) -> dict[str, int]:
+        await self._has_box()
+        return await self._look(box_files.sizes)
+
+    def count(self, status: Status) -> None:
+        """A program or cell that gave a result."""
+        self._stats.executions += 1
+        self._stats.statuses[status] = self._stats.statuses.get(status, 0) + 1
+
+    async def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is None:
+            return
+        for session in list(self._sessions):
+            session.drop("its sandbox was closed")
+        on_close(self)
+
+    def check_open(self) -> None:
+        if self._on_close is None:
+            raise SandboxLost(f"{self.id} is closed")
+        if self.slot.dead:
+            raise SandboxLost(f"{self.id}: {self.slot.dead}")
+
+    # ------------------------------------------------------------------ inside
+    async def _run(
+        self, order: Order, stdin: bytes, collect: Sequence[str], limits: Limits | None
+    ) -> ExecResult:
+        bounds = limits.within(self.limits) if limits else self.limits
+        wanted = [work_path(path) for path in collect]
+        packed, payload = order.packed(bounds)
+        async with self._busy:
+            self.check_open()
+            child = await self.slot.ready()
+            try:
+                run = Run(self.slot, child, bounds, sandbox_id=self.id)
+                result = await run.play(packed, payload, stdin)
+                self.blamed = result.state_lost
+                if order.kind != "write":
+                    self.slot.executions += 1
+                    self.count(result.status)
+                if wanted and not result.state_lost:
+                    found, skipped = await self._look(box_files.collect, wanted)
+                    result = replace(result, files=found, skipped_files=tuple(skipped))
+            except OSError as error:
+                raise SandboxError(f"{self.id}: {error}") from error
+            finally:
+                self.slot.release(child)
+        return result
+
+    async def _look(self, look: Callable[..., _T], *args: Any, **options: Any) -> _T:
+        """`look` at the work folder, in a thread: there may be much to see."""
+        self.check_open()
+        handle = [os.dup(self.slot.box)]  # it may be gone by the time the thread runs
+
+        def work() -> _T:
+            box = handle.pop()
+            try:
+                return look(box, *args, **options)
+            finally:
+                os.close(box)
+
+        try:
+            return await asyncio.to_thread(work)
+        finally:
+            if handle:  # cancelled before the thread began
+                with contextlib.suppress(IndexError):
+                    os.close(handle.pop())
+
+    def _begin(self, child: Child, order: dict[str, Any]) -> Output:
+        """Start a session; what it writes."""
+        output = Output(self.limits.output_bytes)
+        try:
+            with null() as handle:
+                self.slot.lasting(child)
+                child.start(order, b"", (handle, output.stdout, output.stderr))
+            output.close_writers()
+        except BaseException:
+            output.close()
+            raise
+        return output
+
+    async def _has_box(self) -> None:
+        self.check_open()
+        if self.slot.box < 0:
+            async with self._busy:
+                self.check_open()
+                await self.slot.prepared()

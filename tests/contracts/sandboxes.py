@@ -1,0 +1,127 @@
+"""The sandbox backends that have to keep the contract, opened for a whole file of tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from agentgym_rl.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
+
+T = TypeVar("T")
+LIMITS = Limits(wall_s=20.0)
+
+
+def _local() -> SandboxBackend:
+    from arl_sandboxes.local import LocalBackend
+
+    return LocalBackend(slots=3, limits=LIMITS)
+
+
+def _docker() -> SandboxBackend:
+    pytest.importorskip("docker", reason="the docker SDK is not installed")
+    from arl_sandboxes.docker import DockerBackend
+
+    return DockerBackend(containers=3, warm=1, limits=LIMITS)
+
+
+def _e2b_fake() -> SandboxBackend:
+    """The e2b SDK against a protocol fake."""
+    pytest.importorskip("e2b", reason="the e2b SDK is not installed")
+    sys.path.insert(0, str(Path(__file__).parents[1] / "sandboxes"))
+    from e2b_fake import FakedE2B  # type: ignore[import-not-found]
+    from e2b_vm import why_not  # type: ignore[import-not-found]
+
+    if reason := why_not():
+        pytest.skip(reason)
+    return FakedE2B(sandboxes=3, warm=1, limits=LIMITS)
+
+
+BACKENDS: dict[str, Callable[[], SandboxBackend]] = {
+    "local": _local,
+    "docker": _docker,
+    "e2b-fake": _e2b_fake,
+}
+"""A new backend: a function that makes it, with LIMITS and three sandboxes at once."""
+EACH = [
+    pytest.param(name, marks=[] if name == "local" else pytest.mark.slow, id=name)
+    for name in BACKENDS
+]
+
+
+class Opened:
+    """A backend that is open in an event loop of its own."""
+
+    def __init__(self, backend: SandboxBackend, loop: asyncio.AbstractEventLoop) -> None:
+        self.backend = backend
+        self._loop = loop
+
+    @property
+    def backend_capabilities(self) -> Capabilities:
+        """What its sandboxes say they have."""
+        return self.use(_capabilities)
+
+    def run(self, scenario: Awaitable[T], timeout_s: float = 60.0) -> T:
+        async def play() -> T:
+            async with asyncio.timeout(timeout_s):
+                return await scenario
+
+        return asyncio.run_coroutine_threadsafe(play(), self._loop).result(timeout_s + 10)
+
+    def use(self, scenario: Callable[[Sandbox], Awaitable[T]], limits: Limits | None = None) -> T:
+        """The scenario in a sandbox of its own."""
+
+        async def play() -> T:
+            async with await self.backend.create(limits=limits) as sandbox:
+                return await scenario(sandbox)
+
+        return self.run(play())
+
+
+async def _capabilities(sandbox: Sandbox) -> Capabilities:
+    return sandbox.capabilities
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Opened]:
+    """Open until the end; skips, with the reason, where the machine has not what it takes."""
+    backend = BACKENDS[name]()
+    report = asyncio.run(backend.probe())
+    if not report.ok:
+        required = name in os.environ.get("ARL_REQUIRE", "").split(",")
+        complaint = f"{name} does not work here:\n{report.complaint()}"
+        (pytest.fail if required else pytest.skip)(complaint)
+    ready, over = threading.Event(), asyncio.Event()
+    found: list[Opened | BaseException] = []
+
+    async def serve() -> None:
+        try:
+            async with backend:  # begun and ended by one task
+                found.append(Opened(backend, asyncio.get_running_loop()))
+                ready.set()
+                await over.wait()
+        except BaseException as error:
+            found.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name=name)
+    thread.start()
+    assert ready.wait(60), f"{name} did not open within 60 s"
+    first = found[0]
+    if isinstance(first, BaseException):
+        thread.join()
+        raise first
+    try:
+        yield first
+    finally:
+        first._loop.call_soon_threadsafe(over.set)
+        thread.join(60)
+        assert not thread.is_alive(), f"{name} did not close within 60 s"
+        assert found[1:] == [], f"{name} did not close well: {found[1:]}"

@@ -1,0 +1,170 @@
+"""The in-container runner, spoken to directly: what backends cannot see, or would hide."""
+
+import base64
+import os
+import shutil
+import subprocess
+import time
+import zlib
+
+import pytest
+from arl_sandboxes import runner
+
+from .runner_process import BECOME, LIMITS, NAMESPACE, running, text
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("unshare") or not shutil.which("setpriv"),
+    reason="a pid namespace and another user for the runner need root, unshare and setpriv",
+)
+DAEMON = "import os, time\nif not os.fork():\n os.setsid()\n if not os.fork(): time.sleep(99)\n"
+LIVING = """
+import os
+for pid in sorted(filter(str.isdigit, os.listdir("/proc")), key=int):
+    try: words = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    except OSError: continue
+    if words[0] != "Z": print(pid, end=" ")
+"""
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("runner") / "box") as found:
+        yield found
+
+
+def num_living(box):
+    return len(box.python(LIVING)["stdout"].split())
+
+
+def test_it_does_not_kill_at_large_as_root_or_beside_others(tmp_path):
+    command = ["/usr/bin/python3", "-I", "-c", runner.source(), "--own-pid-namespace"]
+    as_root = subprocess.run([*NAMESPACE, *command], capture_output=True, timeout=30, check=False)
+    beside = ["sh", "-c", 'sleep 9 & "$@"; r=$?; kill $!; exit $r', "sh", *command]
+    not_alone = subprocess.run(
+        [*NAMESPACE, *BECOME, *beside], capture_output=True, timeout=30, check=False
+    )
+    for done in (as_root, not_alone):
+        assert done.returncode == 1
+        assert b"--own-pid-namespace: refused" in done.stderr
+
+
+def test_a_process_that_left_the_session_is_killed(box):
+    before = num_living(box)
+    assert box.python(DAEMON)["killed_processes"] >= 1
+    assert num_living(box) == before == 2  # the runner, and the one that counts
+
+
+def test_a_fork_bomb_is_swept(box):
+    result = box.python("import os\nwhile 1:\n try: os.fork()\n except OSError: pass",
+                        limits={"wall_s": 0.5})  # fmt: skip
+    assert result["status"] == "timeout"
+    assert num_living(box) == 2
+
+
+def test_sessions_are_spared_and_what_a_program_left_is_not(box):
+    session = box.open("shell")
+    box.cell(session, "sleep 77 &")
+    assert box.python(DAEMON)["killed_processes"] >= 1
+    assert box.cell(session, "kill -0 $! && echo there")["stdout"] == b"there\n"
+    box.ask("close_session", session=session)
+    assert num_living(box) == 2
+
+
+def test_the_protocol_is_closed_to_programs(box):
+    code = """
+import os
+for name in ("fd", "mem", "environ", "fd/1", "root", "maps"):
+    path = f"/proc/1/{name}"
+    try: os.listdir(path) if name == "fd" else open(path, "r+b" if "/" in name else "rb").read(1)
+    except OSError as error: print(error.errno)
+    else: print(path, "is open")
+print(sorted(map(int, os.listdir("/proc/self/fd")))[:-1])
+"""
+    assert box.python(code)["stdout"].split(b"\n")[:-1] == [b"13"] * 6 + [b"[0, 1, 2]"]
+
+
+@pytest.mark.parametrize("number", [2, 9, 15, 17, 19, 23])
+def test_signals_do_not_end_the_runner(box, number):
+    assert box.python(f"import os; os.kill(1, {number})")["status"] == "ok"
+    assert box.python("print(1)")["stdout"] == b"1\n"
+
+
+def test_what_a_program_writes_looks_like_a_reply_to_nobody(box):
+    forged = 'print(\'{"id": 99, "ok": {}}\'); import sys; sys.stderr.write(\'{"id": 0}\\n\')'
+    assert box.python(forged)["stdout"] == b'{"id": 99, "ok": {}}\n'
+
+
+def test_links_and_pipes_are_not_collected(box):
+    code = """
+import os
+os.makedirs("in/deep"); open("in/deep/a", "w").write("A")
+os.symlink("/etc/passwd", "in/link"); os.symlink("/etc", "in/etc"); os.mkfifo("in/pipe")
+"""
+    found = box.python(code, collect=["in", "in/etc/passwd", "no"])
+    assert {p: base64.b64decode(d) for p, d in found["files"].items()} == {"in/deep/a": b"A"}
+    skipped = {path for path, _ in found["skipped_files"]}
+    assert skipped == {"in/link", "in/etc", "in/pipe", "in/etc/passwd", "no"}
+
+
+@pytest.mark.parametrize("path", ["link/x", "link", "pipe/x"])
+def test_files_are_written_through_no_link(box, path):
+    box.python("import os\nfor n in ('link', 'pipe'): os.path.lexists(n) and os.unlink(n)\n"
+               "os.symlink('/tmp', 'link'); os.mkfifo('pipe')")  # fmt: skip
+    said = box.ask("write_files", files={path: text("x")}, limits={"file_mb": 1})
+    assert said == {} if path == "link" else said["errno"] in (20, 40)
+    assert box.python("import os; print(os.path.exists('/tmp/x'))")["stdout"] == b"False\n"
+
+
+def test_a_closed_work_folder_is_opened_again(box):
+    box.python("import os; os.chmod('.', 0)")
+    assert box.command("pwd")["status"] == "ok"
+
+
+def test_a_library_is_not_taken_from_the_work_folder_but_a_helper_is(box):
+    files = {"colorsys.py": text("raise SystemExit('fooled')"), "helper.py": text("x = 5")}
+    result = box.python("import colorsys, helper; print(helper.x)", files=files)
+    assert (result["stdout"], result["status"]) == (b"5\n", "ok")
+
+
+def test_more_standard_input_than_a_pipe_holds(box):
+    data = os.urandom(1_000_000)
+    code = "import sys, zlib; print(zlib.crc32(sys.stdin.buffer.read()))"
+    assert int(box.python(code, stdin=text(data))["stdout"]) == zlib.crc32(data)
+    assert box.python("print('did not read')", stdin=text(data))["status"] == "ok"
+
+
+def test_a_cancelled_program_ends_and_those_that_wait_go_on(box):
+    first = box.post("run_python", code=text("while 1: pass"), limits=LIMITS)
+    second = box.post("run_python", code=text("print(2)"), limits=LIMITS)
+    third = box.post("run_python", code=text("print(3)"), limits=LIMITS)
+    box.post("cancel", of=first)
+    box.post("cancel", of=third)
+    assert box.answer(first)["ok"]["status"] == "killed"
+    assert box.answer(second)["ok"]["stdout"] == text("2\n")
+    assert box.answer(third)["error"] == "cancelled"
+
+
+def test_a_session_that_stops_itself_costs_itself_only(box):
+    session = box.open()
+    lost = box.cell(session, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", 0.3)
+    assert (lost["status"], lost["state_lost"]) == ("timeout", True)
+    assert box.ask("cell", session=session, code="", timeout_s=1)["errno"] == 3
+    assert box.python("print(1)")["stdout"] == b"1\n"
+
+
+def test_a_request_that_is_none_is_refused_and_no_more(box):
+    assert "no operation" in box.ask("sweep")["error"]
+    assert "error" in box.ask("run_python", code=text("1"))
+    assert box.ask("write_files", files={"../x": ""}, limits={"file_mb": 1})["errno"] == 22
+    assert box.python("print(1)")["status"] == "ok"
+
+
+def test_it_ends_with_its_host(tmp_path):
+    with running(tmp_path / "box") as box:
+        box.post("run_python", code=text(DAEMON + "time.sleep(99)"), limits={
+            "wall_s": 60, "cpu_s": 60, "memory_mb": 512, "file_mb": 1, "open_files": 64,
+            "output_bytes": 100})  # fmt: skip
+        time.sleep(0.2)
+        assert box.process.stdin
+        box.process.stdin.close()
+        assert box.process.wait(10) == 0

@@ -1,0 +1,294 @@
+"""Where attacks are played: a backend of one slot, its machine looked at before and after each.
+
+An attack is *contained* when the host is unharmed, the limits held (the attack itself asserts its
+own), the next run in the same slot and a new sandbox work exactly as before, and the status is
+honest. Standard library only: it runs as a plain user, too, under another interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
+
+MODES = ("root", "user", "cgroup")
+LIMITS = Limits(
+    wall_s=20, cpu_s=10, memory_mb=128, processes=32, disk_mb=16, file_mb=8, open_files=64,
+    output_bytes=1 << 18,
+)  # fmt: skip
+SETTLE_S = 10.0
+"""Longest wait for the slots to be as they were."""
+PWNED = "arl-pwned"
+"""The file every attack tries to leave somewhere."""
+
+PRELUDE = """
+import ctypes, errno, json, os, signal, socket, sys, time
+R = {}
+libc = ctypes.CDLL(None, use_errno=True)
+def T(name, call):
+    try: R[name] = repr(call())
+    except OSError as error: R[name] = errno.errorcode.get(error.errno, str(error))
+    except BaseException as error: R[name] = type(error).__name__
+def S(name, number, *arguments):
+    ctypes.set_errno(0)
+    done = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
+    R[name] = f"done {done}" if done >= 0 else errno.errorcode[ctypes.get_errno()]
+def end(): print(json.dumps(R), flush=True)
+# Signals to everybody: never outside a sandbox, where process 1 is the parent.
+assert not os.path.exists("/etc/shadow") and os.getppid() <= 1
+"""
+
+HONEST = """
+import errno, json, os, random, resource, socket, sys, threading, colorsys
+found = {"sum": sum(n * n for n in range(1000)), "env": dict(os.environ), "nice": os.nice(0)}
+found["modules"] = [json.dumps([1]), random.__file__ is None, colorsys.__file__.startswith("/box")]
+found["limits"] = [resource.getrlimit(kind) for kind in range(16) if kind != 0]
+found["others"] = [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 1
+                   and int(p) != os.getpid()]
+found["fds"] = sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd"))
+found["host"] = socket.gethostname()
+with open("/tmp/honest", "w") as file: file.write("x" * 1000)
+found["size"] = os.path.getsize("/tmp/honest"), os.stat("/box").st_mode, os.getcwd()
+os.unlink("/tmp/honest")
+thread = threading.Thread(target=lambda: found.update(thread=True)); thread.start(); thread.join()
+if os.fork() == 0: os._exit(7)
+found["child"] = os.waitstatus_to_exitcode(os.wait()[1])
+found["stdin"] = sys.stdin.read()
+print(json.dumps(found, sort_keys=True))
+"""
+CLEAN = "import os; print(sorted(os.listdir('/box')), os.listdir('/tmp'), os.listdir('/dev/shm'))"
+
+
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    play: Callable[[Case], Awaitable[None]]
+    limits: Limits
+    modes: tuple[str, ...]
+    may_lose_sandbox: bool
+    """Its sandbox may be lost with it (`state_lost`); never the ones that follow."""
+    breaks_box: bool
+    """It ruins the work folder of its own sandbox, so only a new sandbox can be asked to work."""
+
+
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(
+    *,
+    modes: tuple[str, ...] = MODES,
+    may_lose_sandbox: bool = False,
+    breaks_box: bool = False,
+    **limits: Any,
+) -> Callable[[Callable[[Case], Awaitable[None]]], Callable[[Case], Awaitable[None]]]:
+    """Add a function to the suite, under its own name; `limits` differ from `LIMITS`."""
+
+    def add(play: Callable[[Case], Awaitable[None]]) -> Callable[[Case], Awaitable[None]]:
+        name = play.__name__
+        assert name not in ATTACKS, f"two attacks are called {name}"
+        bounds = replace(LIMITS, **limits)
+        ATTACKS[name] = Attack(name, play, bounds, modes, may_lose_sandbox, breaks_box)
+        return play
+
+    return add
+
+
+@dataclass
+class Case:
+    """What an attack has to work with."""
+
+    arena: Arena
+    sandbox: Sandbox
+    limits: Limits
+    lost: bool = False
+
+    @property
+    def mode(self) -> str:
+        return self.arena.mode
+
+    async def run(self, code: str, **options: Any) -> ExecResult:
+        """A program; `wall_s=...` and the like are limits of this run."""
+        names = [name for name in options if name in Limits.__slots__]
+        if tighter := {name: options.pop(name) for name in names}:
+            options["limits"] = replace(self.limits, **tighter)
+        return await self.sandbox.run_python(PRELUDE + code, **options)
+
+    async def tries(self, code: str, **options: Any) -> dict[str, str]:
+        """What became of each `T(...)` and `S(...)` of a program: a value, or an errno's name."""
+        result = await self.run(code + "\nend()", **options)
+        assert result.status is Status.OK, described(result)
+        return json.loads(result.stdout.splitlines()[-1])
+
+    async def renew(self) -> Sandbox:
+        """Another episode in the same slot."""
+        await self.sandbox.close()
+        self.sandbox = await self.arena.backend.create(limits=self.limits, timeout_s=30)
+        return self.sandbox
+
+
+def described(result: ExecResult) -> str:
+    return (
+        f"{result.status} exit={result.exit_code} signal={result.signal} "
+        f"lost={result.state_lost} out={result.stdout[-300:]!r} err={result.stderr[-500:]!r}"
+    )
+
+
+@dataclass
+class Arena:
+    """One mode: its backend, and what is known of its machine."""
+
+    mode: str
+    backend: SandboxBackend
+    canary: Path
+    """A folder anybody may write, with a file anybody may read: only isolation guards it."""
+    secret: str
+    machine: str
+    python_prefix: str
+    landlock: int
+    """Its version: from 2 on memory, from 6 on signals too are kept from programs of one slot."""
+    make_backend: Callable[[int], SandboxBackend]
+    crowded: bool = False
+    """Others use the machine at the same time: what it costs cannot be measured."""
+    honest: str = ""
+    """What the honest program prints; from before any attack."""
+    mounts: list[str] = field(default_factory=list)
+    views: set[str] = field(default_factory=set)
+    """Process-number views of all slots seen so far."""
+
+    @contextlib.asynccontextmanager
+    async def neighbour(self) -> AsyncIterator[Sandbox]:
+        """A sandbox of another slot."""
+        async with self.make_backend(1) as backend, await backend.create() as sandbox:
+            yield sandbox
+
+    async def prepare(self) -> None:
+        (self.canary / "answers.txt").write_text(self.secret)
+        (self.canary / "answers.txt").chmod(0o666)
+        self.canary.chmod(0o777)
+        self.mounts = slot_mounts()
+        async with await self.backend.create(limits=LIMITS, timeout_s=30) as sandbox:
+            result = await sandbox.run_python(HONEST, stdin=b"42")
+            assert result.ok, described(result)
+            self.honest = result.stdout_text
+
+    async def contain(self, planned: Attack) -> None:
+        """Play it.
+
+        Raises:
+            AssertionError: it was not contained; says in what.
+        """
+        self.views |= {view for _, view in slot_processes()}
+        sandbox = await self.backend.create(limits=planned.limits, timeout_s=60)
+        case = Case(self, sandbox, planned.limits)
+        try:
+            async with asyncio.timeout(60):
+                await planned.play(case)
+            if not case.lost and not planned.breaks_box:
+                await self.check_honest(case.sandbox, planned.limits)
+            assert planned.may_lose_sandbox or not case.lost, "the sandbox was lost"
+        finally:
+            await case.sandbox.close()
+        async with await self.backend.create(limits=LIMITS, timeout_s=60) as sandbox:
+            await self.check_honest(sandbox, LIMITS)
+            left = await sandbox.run_python(CLEAN)
+            assert left.stdout_text == "['.shm', '.tmp'] [] []\n", described(left)
+        self.check_files()
+
+    async def check_honest(self, sandbox: Sandbox, limits: Limits) -> None:
+        result = await sandbox.run_python(HONEST, stdin=b"42")
+        assert result.ok, f"the next run failed: {described(result)}"
+        said, before = json.loads(result.stdout), json.loads(self.honest)
+        if limits != LIMITS:
+            said["limits"] = before["limits"] = None
+        assert said == before, f"the next run differs: {differences(said, before)}"
+
+    def check_files(self) -> None:
+        assert (self.canary / "answers.txt").read_text() == self.secret
+        assert os.listdir(self.canary) == ["answers.txt"]
+        places = ("/", "/tmp", "/var/tmp", "/root", "/home", "/dev/shm", "/usr", "/etc", ".")
+        for place in places:
+            with contextlib.suppress(PermissionError):
+                assert not os.path.exists(os.path.join(place, PWNED)), f"{place}/{PWNED} is there"
+        assert slot_mounts() == self.mounts
+
+    async def check_processes(self, num_slots: int = 1) -> None:
+        """Each slot has its three processes, and nothing of a slot lives anywhere else."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            found = list(slot_processes())
+            self.views |= {view for _, view in found}
+            strays = strangers(self.views, {pid for pid, _ in found})
+            if len(found) == 3 * num_slots and not strays:
+                return
+            assert time.monotonic() < until, f"left over: {strays}; of the slots: {found}"
+            await asyncio.sleep(0.02)
+
+
+def differences(one: dict, other: dict) -> dict:
+    return {key: (one[key], other[key]) for key in one if one[key] != other[key]}
+
+
+def slot_mounts() -> list[str]:
+    """Mounts of this machine where slots have theirs; others come and go with its other users."""
+    places = ("/", "/sys", "/tmp", "/dev", "/dev/shm", "/proc", "/usr", "/etc", "/old", "/box")
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [
+        line for line in lines if line.split()[1] in places or line.split()[1].startswith("/box")
+    ]
+
+
+def slot_processes() -> Iterator[tuple[int, str]]:
+    """(process number, process-number view) of all descendants of this process."""
+    parents = dict(_parents())
+    for pid in parents:
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid() and pid != above:
+            yield pid, _view(pid)
+
+
+def strangers(views: set[str], own: set[int]) -> list[int]:
+    """Processes in a slot's view that are no descendants of this one, and nobody else's.
+
+    The kernel gives a view's number to another one later, so it may be that of a slot of
+    somebody's who is at work on this machine: then the slot's outermost process has a parent.
+    """
+    parents = dict(_parents())
+    found = []
+    for pid in parents.keys() - own:
+        if _view(pid) in views - {"", _view(os.getpid())}:
+            outermost = pid
+            while _is_slot(parents.get(outermost, 1)):
+                outermost = parents[outermost]
+            if parents.get(outermost, 1) == 1:
+                found.append(pid)
+    return found
+
+
+def _is_slot(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"zygote.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                yield int(name), int(fields[1])
+
+
+def _view(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    return ""

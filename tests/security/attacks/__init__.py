@@ -1,0 +1,8 @@
+"""The attacks, by what they go for; importing this package fills `arena.ATTACKS`."""
+
+from . import bombs, escapes, files, memory, persistence, programs, secrets, sessions, signals
+
+__all__ = [
+    "bombs", "escapes", "files", "memory", "persistence", "programs", "secrets", "sessions",
+    "signals",
+]  # fmt: skip

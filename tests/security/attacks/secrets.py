@@ -1,0 +1,152 @@
+"""Reading what is not meant for programs: the host's, the neighbour's, the launcher's."""
+
+import os
+import socket
+
+from arena import Case, attack, described
+
+from agentgym_rl.sandbox import Status
+
+
+@attack()
+async def the_hosts_environment(case: Case) -> None:
+    code = """
+found = repr(dict(os.environ))
+for name in os.listdir("/proc"):
+    try: found += open(f"/proc/{name}/environ").read()
+    except OSError: pass
+libc.getenv.restype = ctypes.c_char_p
+print(found, libc.getenv(b"ARL_SECURITY_SECRET"))
+"""
+    result = await case.run(code)
+    assert result.status is Status.OK, described(result)
+    assert case.arena.secret not in result.stdout_text
+    assert "ARL_SECURITY_SECRET" not in result.stdout_text
+    assert os.environ["ARL_SECURITY_SECRET"] == case.arena.secret  # it was there to be had
+
+
+@attack()
+async def the_hosts_files(case: Case) -> None:
+    canary = str(case.arena.canary)
+    said = await case.tries(f"""
+for path in ({canary!r}, "/root", "/home", "/work", "/etc/shadow", "/etc/ssh", "/var", "/run",
+    "/sys", "/mnt", "/media", "/opt", "/srv", "/boot", "/etc/resolv.conf", "/etc/machine-id",
+    "/old", "/tmp/" + os.path.basename({canary!r}), "/proc/kallsyms", "/proc/net", "/proc/meminfo",
+    "/proc/keys", "/proc/config.gz", "/proc/version", "/proc/sys", "/proc/cmdline"):
+    T(path, lambda: os.listdir(path) if os.path.isdir(path) else open(path).read())
+""")
+    python = case.arena.python_prefix
+    shown = {path for path, what in said.items() if what not in ("ENOENT", "EACCES")}
+    allowed = {path for path in shown if python.startswith(path + "/")}
+    assert shown == allowed, shown
+    result = await case.run("""
+for top, folders, files in os.walk("/"):
+    if top in ("/usr", "/proc") or top.startswith(sys.base_prefix): folders.clear(); continue
+    for name in files if "/dev" not in top else ():
+        try: print(open(os.path.join(top, name), errors="replace").read(4096))
+        except OSError: pass
+""")
+    assert case.arena.secret not in result.stdout_text
+
+
+@attack()
+async def the_hosts_processes(case: Case) -> None:
+    said = await case.tries(f"""
+numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+R["numbers"] = "own" if set(numbers) <= {{1, os.getpid()}} else str(numbers)
+T("driver", lambda: os.kill({os.getpid()}, 0) if {os.getpid()} not in numbers else None)
+""")
+    assert said["numbers"] == "own"
+    assert said["driver"] in ("ESRCH", "None", "EPERM")
+
+
+@attack()
+async def the_hosts_name_and_groups(case: Case) -> None:
+    said = await case.tries("""
+R["name"] = socket.gethostname()
+R["node"] = os.uname().nodename
+R["cgroup"] = str({line.rpartition(":")[2] for line in open("/proc/self/cgroup").read().split()})
+R["uid"] = str((os.getuid(), os.getgid(), [g for g in os.getgroups() if g != 65534]))
+""")
+    assert said["name"] == said["node"] == "sandbox" != socket.gethostname()
+    assert said["cgroup"] == "{'/'}"
+    assert said["uid"] in ("(0, 0, [])", "(0, 0, [0])")
+
+
+@attack()
+async def the_neighbours(case: Case) -> None:
+    """Another slot's files, abstract sockets, System V objects and processes."""
+    async with case.arena.neighbour() as other:
+        session = await other.open_session()
+        planted = await session.run("""
+import socket, os
+open("/box/n-secret", "w").write("NEIGHBOUR"); open("/tmp/n-secret", "w").write("NEIGHBOUR")
+s = socket.socket(socket.AF_UNIX); s.bind("\\0neighbour"); s.listen()
+t = socket.socket(); t.bind(("127.0.0.1", 7777)); t.listen()
+""")
+        assert planted.ok, described(planted)
+        said = await case.tries("""
+T("abstract", lambda: socket.socket(socket.AF_UNIX).connect("\\0neighbour"))
+T("tcp", lambda: socket.create_connection(("127.0.0.1", 7777), 1))
+for path in ("/box/n-secret", "/tmp/n-secret"): T(path, lambda: open(path).read())
+R["numbers"] = str(len([p for p in os.listdir("/proc") if p.isdigit()]))
+""")
+    assert said == {
+        "abstract": "ECONNREFUSED", "tcp": "ENETUNREACH", "/box/n-secret": "ENOENT",
+        "/tmp/n-secret": "ENOENT", "numbers": "1",
+    }  # fmt: skip
+
+
+@attack()
+async def open_handles(case: Case) -> None:
+    """0, 1, 2 and nothing else; a session also has its own socket."""
+    code = """
+def handles():
+    found = []
+    for fd in range(0, 4096):
+        try: os.fstat(fd); found.append(fd)
+        except OSError: pass
+    return found
+print(handles())
+"""
+    assert (await case.run(code)).stdout == b"[0, 1, 2]\n"
+    shell = "for n in /proc/self/fd/*; do readlink $n; done | grep -c -v /proc"
+    result = await case.sandbox.exec(["bash", "-c", shell])
+    assert result.stdout.strip() in (b"3", b"4"), described(result)  # 4: the pipe of this very line
+    session = await case.sandbox.open_session()
+    assert (await session.run("import os\n" + code)).stdout == b"[0, 1, 2, 3]\n"
+    await session.close()
+
+
+@attack()
+async def standard_input_written_to(case: Case) -> None:
+    """Its bytes are the host's memory; a program may not make them grow."""
+    said = await case.tries(
+        """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def grow():
+    with open("/proc/self/fd/0", "r+b", 0) as file:
+        file.seek(0, 2)
+        for _ in range(64): file.write(bytes(1 << 20))
+T("grow", grow)
+R["size"] = str(os.fstat(0).st_size)
+""",
+        stdin=b"12345",
+    )
+    assert int(said["size"]) <= case.limits.file_mb << 20, said
+    assert said["grow"] != "None"
+
+
+@attack()
+async def through_the_mount_table(case: Case) -> None:
+    """What is mounted is known, but every mount that is not the work folder is read-only."""
+    code = """
+for line in open("/proc/self/mountinfo"):
+    fields = line.split()
+    kind = line.split(" - ")[1].split()[0]
+    writable = "rw" in fields[5].split(",")
+    if writable and not fields[4].startswith(("/box", "/tmp", "/dev/")): print(fields[4], kind)
+    if "nosuid" not in fields[5] and not fields[4].startswith("/dev/"): print(fields[4], "suid")
+"""
+    result = await case.run(code)
+    assert result.stdout == b"", described(result)

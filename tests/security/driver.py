@@ -1,0 +1,77 @@
+"""The host side of one mode, in a process of its own: says what became of what it is asked.
+
+    python driver.py MODE FOLDER
+
+Requests and replies are lines of JSON on standard input and output. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import platform
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import attacks  # noqa: F401  fills ATTACKS
+import storms
+from arena import ATTACKS, LIMITS, Arena
+from arl_sandboxes.local import LocalBackend
+
+from agentgym_rl.sandbox import SandboxBackend
+
+
+def backend(mode: str, slots: int) -> SandboxBackend:
+    return LocalBackend(slots=slots, limits=LIMITS, cgroup="auto" if mode == "cgroup" else "off")
+
+
+async def ask(line: str, arena: Arena) -> dict[str, object]:
+    """Do one thing; {"ok": ...} or {"error": why}."""
+    request = json.loads(line)
+    if request["op"] == "attack":
+        await arena.contain(ATTACKS[request["name"]])
+        await arena.check_processes()
+        return {}
+    if request["op"] == "scan":
+        return await storms.scan(arena)
+    if request["op"] == "storm":
+        return await storms.storm(arena)
+    if request["op"] == "soak":
+        return await storms.soak(arena, request["count"])
+    raise ValueError(f"op {request['op']!r}")
+
+
+async def serve(mode: str, canary: Path) -> None:
+    arena = Arena(
+        mode, backend(mode, 1), canary, os.environ["ARL_SECURITY_SECRET"], platform.machine(),
+        sys.base_prefix, ctypes.CDLL(None).syscall(444, None, 0, 1),
+        lambda slots: backend(mode, slots),
+    )  # fmt: skip
+    report = await arena.backend.probe()
+    if not report.ok or (mode == "cgroup" and not report.capabilities.total_memory):
+        say(unavailable=report.complaint() or "no cgroup with the memory controller can be made")
+        return
+    async with arena.backend:
+        await arena.prepare()
+        say(ready=sorted(ATTACKS))
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            started = time.perf_counter()
+            try:
+                answer = await ask(line, arena)
+            except BaseException:
+                answer = {"error": traceback.format_exc()}
+            say(**answer, seconds=round(time.perf_counter() - started, 3))
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    asyncio.run(serve(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,189 @@
+"""The system-call filter: its numbers against the kernel's headers, its verdicts one by one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import arl_sandboxes.local
+import pytest
+
+INSIDE = Path(arl_sandboxes.local.__file__).parent / "inside"
+sys.path.insert(0, str(INSIDE))  # as in the sandbox's own interpreter
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bpf import ALLOWED, EQUAL, KILLED, LOAD, RETURN, evaluate, instructions  # noqa: E402
+
+try:
+    import seccomp  # pyright: ignore[reportMissingImports]
+    import syscalls  # pyright: ignore[reportMissingImports]
+finally:
+    sys.path.remove(str(INSIDE))
+    for name in ("kernel", "seccomp", "syscalls"):  # other tests have modules of such names
+        sys.modules.pop(name, None)
+
+MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+FOREIGN = {"x86_64": 0x40000003, "aarch64": 0x40000028}  # i386, 32-bit arm
+HEADERS = (
+    Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    Path("/usr/include/asm-generic/unistd.h"),
+)
+NEW_NAMESPACES = {
+    "mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000,
+    "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000,
+}  # fmt: skip
+FORK = 0x1200011  # what glibc's fork passes to clone: SIGCHLD and two tid flags
+THREAD = 0x3D0F00  # what pthread_create passes
+
+
+def known() -> dict[str, tuple[int | None, int | None]]:
+    """Every call the filter names, with its number on both machines."""
+    return {
+        **syscalls.DENIED, **syscalls.OWN_ONLY, **syscalls.FORKS, **syscalls.EXECS,
+        **{name: numbers for name, (numbers, _) in syscalls.OWN_ONLY_SECOND.items()},
+        "clone": syscalls.CLONE, "clone3": syscalls.CLONE3, "socket": syscalls.SOCKET,
+        "socketpair": syscalls.SOCKETPAIR, "prlimit64": syscalls.PRLIMIT,
+        "setrlimit": syscalls.SETRLIMIT, "ioctl": syscalls.IOCTL,
+    }  # fmt: skip
+
+
+def header(column: int) -> dict[str, int]:
+    if not HEADERS[column].exists():
+        pytest.skip(f"{HEADERS[column]} is not installed (linux-libc-dev)")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", HEADERS[column].read_text())
+    return {name: int(number) for name, number in found}
+
+
+def verdict(machine: str, name: str, *arguments: int) -> str:
+    column, arch = MACHINES[machine]
+    number = known()[name][column]
+    assert number is not None
+    return evaluate(seccomp.program(machine), arch, number, *arguments)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_numbers_are_those_of_the_headers(machine: str) -> None:
+    column, _ = MACHINES[machine]
+    numbers = header(column)
+    wrong = {
+        name: (pair[column], numbers.get(name))
+        for name, pair in known().items()
+        if pair[column] != numbers.get(name)
+        and (name in numbers or pair[column] is not None)
+        # An older header does not have the newest calls.
+        and not (name not in numbers and (pair[column] or 0) > max(numbers.values()))
+    }
+    assert not wrong
+    assert len(numbers) > 250
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("alone", [False, True])
+def test_every_jump_stays_inside_and_the_end_is_a_verdict(machine: str, alone: bool) -> None:
+    code = instructions(seccomp.program(machine, alone=alone))
+    assert 100 < len(code) < 4096
+    for at, (kind, yes, no, operand) in enumerate(code):
+        assert max(at + 1 + yes, at + 1 + no) < len(code) or kind == RETURN
+        assert kind != LOAD or (operand % 4 == 0 and operand < 64)
+    assert code[-1][0] == RETURN
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_denied_calls_are_denied_whatever_their_arguments(machine: str) -> None:
+    for name, pair in syscalls.DENIED.items():
+        if pair[MACHINES[machine][0]] is not None:
+            for argument in (0, 1, (1 << 64) - 1):
+                assert verdict(machine, name, argument, argument) == "EPERM", name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_only_three_socket_families_are_left(machine: str) -> None:
+    for call in ("socket", "socketpair"):
+        allowed = [n for n in range(64) if verdict(machine, call, n, 1) == ALLOWED]
+        assert allowed == [1, 2, 10]
+        assert verdict(machine, call, 40, 1) == "EAFNOSUPPORT"  # vsock
+        # The kernel looks at 32 bits of it, so must the filter.
+        assert verdict(machine, call, (1 << 32) + 40, 1) == "EAFNOSUPPORT"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("namespace", NEW_NAMESPACES)
+def test_clone_makes_no_namespaces(machine: str, namespace: str) -> None:
+    assert verdict(machine, "clone", NEW_NAMESPACES[namespace] | 17) == "EPERM"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_clone_makes_processes_and_threads(machine: str) -> None:
+    assert verdict(machine, "clone", FORK) == verdict(machine, "clone", THREAD) == ALLOWED
+    assert verdict(machine, "clone3") == "ENOSYS"
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_foreign_architectures_are_killed(machine: str) -> None:
+    other = next(arch for name, (_, arch) in MACHINES.items() if name != machine)
+    for arch in (FOREIGN[machine], other, 0):
+        assert evaluate(seccomp.program(machine), arch, 1) == KILLED
+    own = MACHINES[machine][1]
+    assert evaluate(seccomp.program(machine), own, 0x40000000 | 57) == KILLED  # x32
+    assert evaluate(seccomp.program(machine), own, -1) == KILLED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_calls_nobody_has_looked_at_do_not_exist(machine: str) -> None:
+    own = MACHINES[machine][1]
+    for number in (syscalls.HIGHEST + 1, 500, 1000, 0x3FFFFFFF):
+        assert evaluate(seccomp.program(machine), own, number) == "ENOSYS"
+    assert evaluate(seccomp.program(machine), own, syscalls.HIGHEST) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_limits_and_priorities_are_ones_own_only(machine: str) -> None:
+    for name in (*syscalls.OWN_ONLY, "prlimit64"):
+        assert verdict(machine, name, 0, 7, 1) == ALLOWED, name
+        assert verdict(machine, name, 1, 7, 1) == "EPERM", name
+    for name, (_, itself) in syscalls.OWN_ONLY_SECOND.items():
+        assert verdict(machine, name, itself, 0, 5) == ALLOWED, name
+        for which, who in ((itself, 1), (itself + 1, 0), (itself + 2, 0)):
+            assert verdict(machine, name, which, who, 5) == "EPERM", name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_core_limit_can_be_asked_for_and_not_changed(machine: str) -> None:
+    assert verdict(machine, "prlimit64", 0, 4, 0, 99) == ALLOWED
+    assert verdict(machine, "prlimit64", 0, 4, 99) == "EPERM"
+    assert verdict(machine, "prlimit64", 0, 4, 1 << 32) == "EPERM"
+    assert verdict(machine, "setrlimit", 4, 99) == "EPERM"
+    assert verdict(machine, "setrlimit", 7, 99) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nobody_types_at_a_terminal(machine: str) -> None:
+    assert verdict(machine, "ioctl", 0, 0x5412) == verdict(machine, "ioctl", 0, 0x541C) == "EPERM"
+    assert verdict(machine, "ioctl", 0, (1 << 32) + 0x5412) == "EPERM"
+    assert verdict(machine, "ioctl", 0, 0x5401) == verdict(machine, "ioctl", 0, 0x5421) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_alone_there_are_no_processes_programs_or_sockets(machine: str) -> None:
+    column, arch = MACHINES[machine]
+    program = seccomp.program(machine, alone=True)
+    for name in ("clone", "execve", "execveat", "socket", "socketpair"):
+        number = known()[name][column]
+        assert number is not None
+        arguments = (FORK, 1) if name == "clone" else (1, 1)
+        assert evaluate(program, arch, number, *arguments) in ("EPERM", "EACCES"), name
+    clone = syscalls.CLONE[column]
+    assert evaluate(program, arch, clone, THREAD) == ALLOWED
+
+
+def test_the_interpreter_here_tells_right_from_wrong() -> None:
+    """The control: a program with a wrong jump does give another verdict."""
+    code = instructions(seccomp.program("x86_64"))
+    column, arch = MACHINES["x86_64"]
+    at = next(i for i, item in enumerate(code) if item[0] == EQUAL and item[3] == 41)
+    import struct
+
+    bad = [*code[:at], (EQUAL, 0, 0, 41), (LOAD, 0, 0, 0), *code[at + 1 :]]
+    broken = b"".join(struct.pack("HBBI", *item) for item in bad)
+    assert evaluate(broken, arch, known()["mount"][column] or 0) != "EPERM"
