@@ -149,6 +149,7 @@ class Session:
         self.loop.cancel(self.timer)
         if self.feed:
             self.feed.close()
+        self.cell = None  # before the last of its output is read: there is nothing left to stop
         taken, code, kind = self.output.take(), None, None
         if not said:
             code, kind = _code(self.ended[0]) if self.ended else (None, None)
@@ -159,7 +160,8 @@ class Session:
             text = said.partition(b"\n")[0]
             code = int(text) if text.isdigit() else 1
             status = "error" if code else "ok"
-        self.cell = None
+        if taken["truncated"] and status in ("ok", "error"):
+            status = "output_limit"
         return {
             "status": self.why or status,
             "exit_code": code,

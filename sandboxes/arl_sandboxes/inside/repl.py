@@ -104,7 +104,7 @@ def _run(cell: bytes, name: str, names: dict) -> int:
             _execute(cell, name, names)
             return 0
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _ignore_interrupts()
     except SystemExit as leave:
         return 1 if leave.code else 0
     except BaseException as error:
@@ -114,6 +114,16 @@ def _run(cell: bytes, name: str, names: dict) -> int:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+
+
+def _ignore_interrupts() -> None:
+    """An interrupt that comes just now is raised in place of the change: it would stay undone."""
+    while True:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def _execute(cell: bytes, name: str, names: dict) -> None:
