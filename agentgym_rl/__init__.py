@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from .registry import make as make
     from .registry import make_agent as make_agent
     from .registry import make_sandbox as make_sandbox
+    from .registry import pprint_registry as pprint_registry
     from .registry import register as register
     from .registry import spec as spec
     from .sandbox import Sandbox as Sandbox
+    from .specs import EnvSpec as EnvSpec
+    from .sync_env import SyncEnv as SyncEnv
     from .task import Task as Task
     from .task import TaskSource as TaskSource
     from .trajectory import Trajectory as Trajectory
@@ -37,9 +40,11 @@ _HOMES = {
     "Agent": "agent",
     "Config": "config",
     "Env": "env",
+    "EnvSpec": "specs",
     "Message": "env",
     "Sandbox": "sandbox",
     "Step": "env",
+    "SyncEnv": "sync_env",
     "Task": "task",
     "TaskSource": "task",
     "ToolSpec": "env",
@@ -48,6 +53,7 @@ _HOMES = {
     "make": "registry",
     "make_agent": "registry",
     "make_sandbox": "registry",
+    "pprint_registry": "registry",
     "register": "registry",
     "spec": "registry",
 }
@@ -56,9 +62,11 @@ __all__ = [
     "Agent",
     "Config",
     "Env",
+    "EnvSpec",
     "Message",
     "Sandbox",
     "Step",
+    "SyncEnv",
     "Task",
     "TaskSource",
     "ToolSpec",
@@ -68,6 +76,7 @@ __all__ = [
     "make",
     "make_agent",
     "make_sandbox",
+    "pprint_registry",
     "register",
     "spec",
 ]

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+
 from .task import SeededTasks, Split, TaskSource
 
 Message = Mapping[str, Any]
@@ -15,12 +17,27 @@ ToolSpec = Mapping[str, Any]
 """An OpenAI function tool: {"type": "function", "function": {name, description, parameters}}."""
 
 
+RESERVED_INFO = {
+    "task_id": "id of the task that is played (from reset)",
+    "env_id": "id of the environment that plays it, where one environment stands for several",
+    "episode": 'on the last step: {"r": sum of rewards, "l": steps, "t": seconds} (Gymnasium\'s)',
+    "metrics": "numbers to average over episodes, by name",
+    "reward_components": "what the reward is made of, by name",
+    "stop_reason": "why the episode ended: answer, max_turns, or the environment's own word",
+    "invalid_action": "what was wrong with an action that could not be taken",
+    "tool_errors": "what was wrong with the tool calls that failed, a text each",
+    "verifier": "status of the verifier: ok, wrong, unparseable, timeout, or the env's own",
+    "verifier_detail": "a sentence on it",
+    "verifier_ms": "how long it took",
+}
+"""Keys of `info` that mean the same in every environment; all are optional."""
+
+
 class Step(NamedTuple):
     """What a step returns; unpacks like Gymnasium's five-tuple.
 
     `observation` holds only the NEW messages (roles user, tool, system). `terminated`: the task
-    itself ended. `truncated`: a limit ended it. Reserved `info` keys: `task_id`,
-    `reward_components`, `metrics`, `stop_reason`, `invalid_action`, `tool_errors`, `verifier`.
+    itself ended. `truncated`: a limit ended it. Reserved `info` keys: RESERVED_INFO.
     """
 
     observation: list[Message]
@@ -40,9 +57,15 @@ class Env(ABC):
     tools: Sequence[ToolSpec] = ()
     """OpenAI function schemas offered to the agent; `reset` may set them."""
 
+    spec: BaseModel | None = None
+    """The `EnvSpec` it was made of; `make` sets it, and `make(env.spec)` makes another."""
+
+    max_turns: int | None = None
+    """Assistant messages an episode may have; `make` truncates there, unless told another limit."""
+
     step_timeout_s: float = 10.0
-    """Longest `step` or `reset` that is still in order, unless `rollout.tool_timeout_s` is set; a
-    longer one is the environment's failure."""
+    """Longest `step` or `reset` that is still in order; a longer one is the environment's failure.
+    `make` enforces it, unless told another limit (a run's is `rollout.tool_timeout_s`)."""
 
     needs_sandboxes: bool = False
     """Whether `reset` must be given `options["sandboxes"]`, a started `SandboxBackend`; a run's is
@@ -64,6 +87,18 @@ class Env(ABC):
     async def close(self) -> None:
         """Release everything. Idempotent, bounded in time, safe after a failed reset."""
         return None
+
+    def solve(self) -> Sequence[Message] | None:
+        """The assistant messages of a perfect episode, right after `reset`; None: not known.
+
+        What `arl check` proves tasks solvable with; agents never see it.
+        """
+        return None
+
+    @property
+    def unwrapped(self) -> Env:
+        """The environment inside all wrappers."""
+        return self
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .wrappers import StepTimeout
 
 log = logging.getLogger(__name__)
 
@@ -50,33 +50,24 @@ COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Longest times, in seconds, of an episode, a model reply, and an environment step (None: what
-    the environment asks for)."""
+    """Longest times, in seconds, of an episode and of a model reply. (Environments that `make`
+    makes bound their steps themselves.)"""
 
     episode_s: float
     turn_s: float
-    tool_s: float | None
 
 
 class EpisodeEnv(Env):
-    """The environment as the agent sees it: prepared with the task, timed, and scored.
+    """The environment as the agent sees it: prepared with the task, and scored.
 
     `reset` hands out the first messages once; `step` adds up rewards. Failures of the wrapped
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        task: Task,
-        *,
-        tool_timeout_s: float | None,
-        sandboxes: SandboxBackend | None = None,
-    ) -> None:
+    def __init__(self, env: Env, task: Task, *, sandboxes: SandboxBackend | None = None) -> None:
         self._env = env
         self._task = task
         self._sandboxes = sandboxes
-        self._tool_timeout_s = env.step_timeout_s if tool_timeout_s is None else tool_timeout_s
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
         self.terminated = False
@@ -87,13 +78,11 @@ class EpisodeEnv(Env):
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
 
-        async def reset() -> tuple[list[Message], dict[str, Any]]:
-            options: dict[str, Any] = {"task": self._task}
-            if self._env.needs_sandboxes:
-                options["sandboxes"] = self._sandboxes
-            return checked_reset(await self._env.reset(seed=self._task.seed, options=options))
-
-        self._first = await self._guarded("env.reset", reset())
+        options: dict[str, Any] = {"task": self._task}
+        if self._env.needs_sandboxes:
+            options["sandboxes"] = self._sandboxes
+        reset = self._env.reset(seed=self._task.seed, options=options)
+        self._first = await self._guarded("env.reset", reset)
         self.tools = self._env.tools
 
     async def reset(
@@ -111,11 +100,7 @@ class EpisodeEnv(Env):
         """Forward a step; its reward counts."""
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
-
-        async def take() -> Step:
-            return checked_step(await self._env.step(action))
-
-        step = await self._guarded("env.step", take())
+        step = await self._guarded("env.step", self._env.step(action))
         self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
         self.metrics |= step.info.get("metrics", {})
@@ -132,21 +117,15 @@ class EpisodeEnv(Env):
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
     async def _guarded(self, what: str, call: Awaitable[T]) -> T:
-        limit = asyncio.timeout(self._tool_timeout_s)
         try:
-            async with limit:
-                return await call
-        except InfraError as error:
+            return await call
+        except (InfraError, StepTimeout) as error:  # they say themselves what happened
             self.failure = error
             raise
         except FOREIGN as error:
             if _is_ours(error):
                 raise
-            if isinstance(error, TimeoutError) and limit.expired():
-                text = f"{what} took more than {self._tool_timeout_s:g} s (rollout.tool_timeout_s)"
-                self.failure = EnvError(text)
-            else:
-                self.failure = EnvError(f"{what}: {_last_lines(error)}")
+            self.failure = EnvError(f"{what}: {_last_lines(error)}")
             raise self.failure from error
 
 
@@ -159,6 +138,7 @@ class Player:
     """Everything that is the same for all episodes of a run."""
 
     make_env: Callable[[], Env]
+    """As `make` makes them: checked, and bounded in turns and time."""
     make_agent: Callable[[], Agent]
     gateway: SessionServer
     """Or a relay to somebody else's model."""
@@ -181,12 +161,7 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(
-                    self.make_env(),
-                    task,
-                    tool_timeout_s=self.deadlines.tool_s,
-                    sandboxes=self.sandboxes,
-                )
+                env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes)
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
@@ -282,42 +257,6 @@ def _is_ours(error: BaseException) -> bool:
     """Whether a CancelledError is this task's own cancellation, not a stray one of user code."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
-    """What an environment's `reset` returned, if it is what the contract says.
-
-    Raises:
-        TypeError: it is not (messages, info).
-    """
-    match result:
-        case (list() as messages, dict() as info) if all(isinstance(m, Mapping) for m in messages):
-            return messages, info
-    raise TypeError(f"env.reset must return (list of messages, info dict), got {result!r:.200}")
-
-
-def checked_step(result: Any) -> Step:
-    """What an environment's `step` returned, as a Step; numpy scalars and the like are fine.
-
-    Raises:
-        TypeError, ValueError: it is no five-tuple of the contract's types, or not finite.
-    """
-    try:
-        observation, reward, terminated, truncated, info = result
-        reward = float(reward)
-        metrics = {name: float(value) for name, value in info.get("metrics", {}).items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise TypeError(
-            "env.step must return (observation, reward, terminated, truncated, info) with a "
-            f"number as reward and numbers as info['metrics'], got {result!r:.200}"
-        ) from error
-    if not isinstance(observation, list) or not all(isinstance(m, Mapping) for m in observation):
-        raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
-    if not math.isfinite(reward) or not all(map(math.isfinite, metrics.values())):
-        raise ValueError(f"env.step's reward and metrics must be finite, got {reward}, {metrics}")
-    return Step(
-        observation, reward, bool(terminated), bool(truncated), {**info, "metrics": metrics}
-    )
 
 
 def _is_context_overflow(error: BaseException | None) -> bool:

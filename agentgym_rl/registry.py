@@ -10,91 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
-import inspect
 import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Literal, overload
 
 from .agent import Agent
 from .env import Env
-from .errors import ArlError, ConfigError
+from .errors import ConfigError
+from .loading import import_object
 from .sandbox import Limits, SandboxBackend
-from .task import Split, TaskSource
+from .specs import EnvSpec, Kind, Spec
 
-Kind = Literal["env", "agent", "sandbox"]
 _ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.-]*")
-_BASES: dict[Kind, type] = {"env": Env, "agent": Agent, "sandbox": SandboxBackend}
 _CALLED: dict[Kind, str] = {"env": "an env", "agent": "an agent", "sandbox": "a sandbox"}
 _GROUPS: dict[Kind, str] = {"env": "envs", "agent": "agents", "sandbox": "sandboxes"}
-
-
-class Spec(BaseModel):
-    """How to make something of a kind; plain JSON, so it can travel between processes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    kind: Kind = "env"
-    entry_point: str
-    """`module:Class`; called with `kwargs` and what `make` is given."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    description: str = ""
-
-    def load(self) -> type:
-        """The class itself.
-
-        Raises:
-            ConfigError: the entry point cannot be imported or is of another kind.
-        """
-        target = import_object(self.entry_point)
-        if not (isinstance(target, type) and issubclass(target, _BASES[self.kind])):
-            raise ConfigError(
-                f"{self.id}: {self.entry_point} is {target!r}, "
-                f"expected a subclass of agentgym_rl.{_BASES[self.kind].__name__}"
-            )
-        return target
-
-    def make(self, **kwargs: Any) -> Any:
-        """A new instance.
-
-        Raises:
-            ConfigError: it cannot be imported, or does not take these options.
-        """
-        cls, options = self.load(), self.kwargs | kwargs
-        try:
-            return cls(**options)
-        except ArlError:  # says already whose fault it is
-            raise
-        except Exception as error:  # somebody else's code
-            raise self._refused("be made", options, error) from error
-
-    def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
-        """The tasks of an environment's `split`.
-
-        Raises:
-            ConfigError: it cannot be imported, or does not take these options.
-        """
-        cls, options = self.load(), self.kwargs | kwargs
-        try:
-            return cls.task_source(split, seed=seed, **options)
-        except ArlError:
-            raise
-        except Exception as error:
-            raise self._refused("give its tasks", options, error) from error
-
-    def _refused(self, what: str, options: Mapping[str, Any], error: Exception) -> ConfigError:
-        known = _parameters(self.load())
-        takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
-        return ConfigError(
-            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
-            f"{type(error).__name__}: {error}{_place(error)}; it takes {takes}"
-        )
 
 
 @dataclass(frozen=True)
@@ -118,8 +50,12 @@ def register(
     kwargs: Mapping[str, Any] | None = None,
     description: str = "",
     force: bool = False,
+    **limits: Any,
 ) -> Spec:
     """Give `entry_point` ("module:Class") a name.
+
+    `limits` of an environment are the other fields of `EnvSpec`: max_turns, step_timeout_s,
+    wrappers, argument.
 
     Raises:
         ConfigError: the id is malformed, or taken and `force` is False.
@@ -128,27 +64,30 @@ def register(
         raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
     if (kind, id) in _registered and not force:
         raise ConfigError(f"{kind} {id!r} is registered already; pass force=True to replace it")
-    made = Spec(
+    made = _new(kind)(
         id=id,
         kind=kind,
         entry_point=entry_point,
         kwargs=dict(kwargs or {}),
         description=description,
+        **limits,
     )
     _registered[kind, id] = made
     return made
 
 
+@overload
+def spec(id: str, *, kind: Literal["env"] = "env") -> EnvSpec: ...
+@overload
+def spec(id: str, *, kind: Kind) -> Spec: ...
 def spec(id: str, *, kind: Kind = "env") -> Spec:
-    """The spec behind an id or a `module:attr`.
+    """The spec behind an id, a `module:attr`, or a `name:value` (see `EnvSpec.argument`).
 
     Raises:
         ConfigError: nothing has that id; the message names the nearest ones.
     """
     if ":" in id:
-        found = import_object(id)
-        found = found if isinstance(found, Spec) else Spec(id=id, kind=kind, entry_point=id)
-        return _of_kind(found, kind)
+        return (_with_argument(id) if kind == "env" else None) or _at(id, kind)
     known = {row.id: row for row in listing(kind)}
     wanted = _latest(id, known)
     if wanted is None:
@@ -161,9 +100,22 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
     return row.spec
 
 
-def make(id: str, **kwargs: Any) -> Env:
-    """A new environment."""
-    return spec(id, kind="env").make(**kwargs)
+def make(id: str | EnvSpec, **kwargs: Any) -> Env:
+    """A new environment, inside the wrappers that `agentgym_rl.wrappers` draws.
+
+    `max_turns`, `step_timeout_s` and `wrappers` are what `EnvSpec` says; everything else is an
+    option of the environment. `make(env.spec)` makes another one of the same.
+
+    Raises:
+        ConfigError: nothing has that id, or it does not take these options.
+    """
+    return (spec(id) if isinstance(id, str) else id).make(**kwargs)
+
+
+def pprint_registry() -> None:
+    """Print the ids of all environments, a line each, as Gymnasium's does."""
+    for row in listing("env"):
+        print(f"{row.id:<24} {row.spec.description if row.spec else 'BROKEN'}")
 
 
 def make_agent(id: str, **kwargs: Any) -> Agent:
@@ -197,31 +149,38 @@ def listing(kind: Kind) -> list[Listed]:
     return [rows[id] for id in sorted(rows)]
 
 
-def _place(error: Exception) -> str:
-    """File and line of the foreign code that raised, if it ran at all."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
-def _parameters(cls: type) -> str:
-    """`level=1, max_turns=None`; those without a default are required."""
-    try:
-        found = inspect.signature(cls).parameters.values()
-    except (ValueError, TypeError):  # classes written in C do not tell
-        return "..."
-    return ", ".join(str(p.replace(annotation=p.empty)) for p in found)
-
-
 def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
     try:
         found = point.load()
         if not isinstance(found, Spec):
-            found = Spec(id=point.name, kind=kind, entry_point=point.value)
+            found = _new(kind)(id=point.name, kind=kind, entry_point=point.value)
             about = (found.load().__doc__ or "").strip().partition("\n")[0]
             found = found.model_copy(update={"description": about})
         return Listed(point.name, kind, _of_kind(found, kind))
     except (Exception, SystemExit):  # a broken plugin of somebody else must not break `arl list`
         return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
+
+
+def _new(kind: Kind) -> type[Spec]:
+    return EnvSpec if kind == "env" else Spec
+
+
+def _at(path: str, kind: Kind) -> Spec:
+    found = import_object(path)
+    if not isinstance(found, Spec):
+        found = _new(kind)(id=path, kind=kind, entry_point=path)
+    return _of_kind(found, kind)
+
+
+def _with_argument(id: str) -> EnvSpec | None:
+    """The spec of `name:value`; None where no environment of that name takes a value."""
+    name, _, value = id.partition(":")
+    known = {row.id: row.spec for row in listing("env") if isinstance(row.spec, EnvSpec)}
+    wanted = _latest(name, known)
+    found = known[wanted] if wanted else None
+    if found is None or not found.argument:
+        return None
+    return found.model_copy(update={"id": id, "kwargs": found.kwargs | {found.argument: value}})
 
 
 def _of_kind(found: Spec, kind: Kind) -> Spec:
@@ -235,17 +194,3 @@ def _latest(id: str, known: Mapping[str, object]) -> str | None:
         return id
     versions = [name for name in known if re.fullmatch(re.escape(id) + r"-v\d+", name)]
     return max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=None)
-
-
-def import_object(path: str) -> Any:
-    """What `module:attr` names; raises ConfigError when it cannot be imported."""
-    module, _, attribute = path.partition(":")
-    try:
-        target: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            target = getattr(target, name)
-    except Exception as error:  # importing runs foreign code: anything can come out
-        raise ConfigError(
-            f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
-        ) from error
-    return target

@@ -19,7 +19,7 @@ from .episode import Player, play_with_retries
 from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .gateway.sessions import SessionSampling
-from .registry import import_object
+from .loading import import_object
 from .seeding import derived_seed
 from .task import Task, TaskSource
 from .trajectory import NOT_SAMPLED, Outcome, Trajectory

@@ -20,6 +20,7 @@ from .gateway.server import Gateway, SessionServer
 from .model import resolve_model, tokenizer_hash
 from .rollout import accept_filter
 from .sandbox import SandboxBackend
+from .specs import EnvSpec
 from .task import Split, Task, TaskSource
 
 SEED_LIMIT = 2**63
@@ -51,7 +52,7 @@ def check_parts(config: Config) -> None:
     Raises:
         ConfigError: see `check`.
     """
-    registry.spec(config.env.id, kind="env").make(**config.env.options)
+    env_spec(config).make()
     _sandboxes(config)
     registry.make_agent(config.agent.id, **config.agent.options)
     _check_tasks(config, "eval")
@@ -86,13 +87,20 @@ def _check_tasks(config: Config, split: Split) -> None:
 
 def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
     """The tasks of the configured environment's `split`."""
-    spec = registry.spec(config.env.id, kind="env")
-    return spec.task_source(split, seed=seed, **config.env.options)
+    return env_spec(config).task_source(split, seed=seed)
+
+
+def env_spec(config: Config) -> EnvSpec:
+    """The configured environment, with its options, limits and wrappers."""
+    options = dict(config.env.options)
+    if config.rollout.tool_timeout_s is not None:
+        options["step_timeout_s"] = config.rollout.tool_timeout_s
+    return registry.spec(config.env.id).with_options(**options)
 
 
 def _sandboxes(config: Config) -> SandboxBackend | None:
     """The configured backend, not started yet, if the environment needs one."""
-    if not registry.spec(config.env.id, kind="env").load().needs_sandboxes:
+    if not env_spec(config).make().needs_sandboxes:
         return None
     return registry.make_sandbox(config.sandbox.id, **config.sandbox.options)
 
@@ -154,10 +162,10 @@ def make_player(
     wait_ready: Callable[[], Awaitable[None]] = at_once,
 ) -> Player:
     """The player of the configured environment and agent."""
-    env = registry.spec(config.env.id, kind="env")
+    env = env_spec(config)
     agent = registry.spec(config.agent.id, kind="agent")
     return Player(
-        make_env=lambda: env.make(**config.env.options),
+        make_env=env.make,
         make_agent=lambda: agent.make(**config.agent.options),
         gateway=gateway,
         clients=clients,
@@ -165,7 +173,6 @@ def make_player(
         deadlines=Deadlines(
             episode_s=config.rollout.episode_timeout_s,
             turn_s=config.rollout.turn_timeout_s,
-            tool_s=config.rollout.tool_timeout_s,
         ),
         sandboxes=sandboxes,
         wait_ready=wait_ready,

@@ -10,7 +10,7 @@ from agentgym_rl import registry
 from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env, Step
 from agentgym_rl.errors import ConfigError, SandboxError
-from agentgym_rl.registry import Spec
+from agentgym_rl.specs import EnvSpec
 
 
 class Echo(Env):
@@ -32,7 +32,7 @@ class Idle(Agent):
 PLUGIN = """
     from agentgym_rl.agent import Agent
     from agentgym_rl.env import Env, Step
-    from agentgym_rl.registry import Spec
+    from agentgym_rl.specs import EnvSpec, Spec
 
     class Echo(Env):
         def __init__(self, *, level=1):
@@ -45,7 +45,7 @@ PLUGIN = """
     class Idle(Agent):
         async def run(self, env, client, *, model, task): ...
 
-    SPEC = Spec(id="hard-v0", entry_point="good_plugin:Echo", kwargs={"level": 9})
+    SPEC = EnvSpec(id="hard-v0", entry_point="good_plugin:Echo", kwargs={"level": 9})
     AGENT_SPEC = Spec(id="idle-v0", kind="agent", entry_point="good_plugin:Idle")
 """
 
@@ -110,7 +110,7 @@ def test_an_env_and_an_agent_may_share_an_id():
     register("echo-v0")
     registry.register("echo-v0", f"{__name__}:Idle", kind="agent")
     assert isinstance(registry.make_agent("echo"), Idle)
-    assert isinstance(registry.make("echo"), Echo)
+    assert isinstance(registry.make("echo").unwrapped, Echo)
 
 
 @pytest.mark.parametrize("id", ["", "9lives", "a b", "a/b/c", "x:y", "-v1"])
@@ -147,7 +147,7 @@ def test_an_unknown_id_names_the_near_match():
 
 
 def test_module_attr_needs_no_registration():
-    assert isinstance(registry.make(f"{__name__}:Echo"), Echo)
+    assert isinstance(registry.make(f"{__name__}:Echo").unwrapped, Echo)
     assert registry.make(f"{__name__}:Echo", level=4).level == 4
 
 
@@ -225,7 +225,7 @@ def test_an_error_that_says_whose_fault_it_is_passes():
 
 def test_a_spec_is_json():
     made = register("echo-v0", kwargs={"level": 2}, description="says it again")
-    assert Spec.model_validate_json(made.model_dump_json()) == made
+    assert EnvSpec.from_json(made.to_json()) == made
 
 
 def test_a_spec_gives_the_tasks_of_its_environment():

@@ -48,7 +48,8 @@ class EnvConfig(Section):
     id: str = "math"
     """Registered id, or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments of the environment (`--env.options.level=2`)."""
+    """Keyword arguments of `make`: the environment's own (`--env.options.level=2`), and those that
+    every environment has: max_turns, wrappers."""
 
 
 class AgentConfig(Section):

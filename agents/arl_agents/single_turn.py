@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env
-from agentgym_rl.registry import Spec
+from agentgym_rl.specs import Spec
 from agentgym_rl.task import Task
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.model import BUNDLED
+from agentgym_rl.specs import EnvSpec, wrapped
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory
 
@@ -79,8 +80,16 @@ def play(chat, *, env=Quiz, agent=None, replies=("5",), task=QUIZ, **settings):
         async with contextlib.AsyncExitStack() as stack:
             url = await stack.enter_async_context(gateway.serve())
             clients = await stack.enter_async_context(AgentClients(url))
-            limits = Deadlines(**({"episode_s": 5, "turn_s": 5, "tool_s": 5} | settings))
-            player = Player(env, lambda: agent or React(), gateway, clients, "m", limits)
+            spec = EnvSpec(id="quiz", entry_point="", step_timeout_s=settings.pop("step_s", 5))
+            limits = Deadlines(**({"episode_s": 5, "turn_s": 5} | settings))
+            player = Player(
+                lambda: wrapped(env(), spec),
+                lambda: agent or React(),
+                gateway,
+                clients,
+                "m",
+                limits,
+            )
             return await player.play(
                 task,
                 episode_id="e",
@@ -117,7 +126,7 @@ def test_a_conversation_that_outgrows_the_context_is_truncated(chat):
         ({"agent": Misbehaving(pause_s=9), "episode_s": 0.1}, Outcome.ABORTED, "more than 0.1 s"),
         ({"env": lambda: Quiz("reset", KeyError("k"))}, Outcome.ENV_ERROR, "env.reset"),
         ({"env": lambda: Quiz("step", KeyError("k"))}, Outcome.ENV_ERROR, "env.step"),
-        ({"env": lambda: Quiz("step", 9.0), "tool_s": 0.1}, Outcome.ENV_ERROR, "0.1 s"),
+        ({"env": lambda: Quiz("step", 9.0), "step_s": 0.1}, Outcome.ENV_ERROR, "0.1 s"),
         ({"env": lambda: Quiz("step", SandboxError("gone"))}, Outcome.INFRA_ERROR, "gone"),
         ({"env": lambda: 1 / 0}, Outcome.ENV_ERROR, "making the env"),
         ({"replies": [Say([5], fail_after=0)]}, Outcome.INFRA_ERROR, "scripted failure"),

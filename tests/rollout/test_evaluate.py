@@ -103,7 +103,7 @@ async def evaluated(
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
-        player = Player(Graded, agent, gateway, clients, "m", Deadlines(5, 5, 5))
+        player = Player(Graded, agent, gateway, clients, "m", Deadlines(5, 5))
         async with asyncio.timeout(20):
             result = await evaluate(
                 player,

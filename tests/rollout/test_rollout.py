@@ -181,7 +181,7 @@ async def played(
         )
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
-        player = Player(lambda: env(buffer), agent, gateway, clients, "m", Deadlines(5, 5, 5))
+        player = Player(lambda: env(buffer), agent, gateway, clients, "m", Deadlines(5, 5))
         rollout = Rollout(
             config,
             player=player,

@@ -1,8 +1,8 @@
 """Programming tasks: generated families and data sets, graded by hidden tests in sandboxes."""
 
-from agentgym_rl.registry import Spec
+from agentgym_rl.specs import EnvSpec
 
-SPEC = Spec(
+SPEC = EnvSpec(
     id="code-v0",
     entry_point="arl_envs.code.env:CodeEnv",
     description="programming tasks with a Python tool, graded by hidden tests in a sandbox",

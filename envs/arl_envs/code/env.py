@@ -17,6 +17,7 @@ from .extract import MAX_PROGRAM_CHARS, last_program
 from .generated import Recipe
 from .grader import Grade, Grader
 from .options import Options
+from .oracle import solve
 from .problem import Problem
 from .python_tool import TOOL, PythonTool
 from .rows import row_tasks
@@ -31,14 +32,14 @@ class CodeEnv(Env):
     """Ask for a program; tool calls run programs, a message without any is the submission.
 
     The submission is the message's last fenced block of Python. It runs in a sandbox once per
-    hidden test; the reward comes with the last step only. An episode that runs out of turns is
-    truncated. `options` are the fields of `Options`.
+    hidden test; the reward comes with the last step only. `options` are the fields of `Options`.
 
     Raises:
         TypeError: an option that is not one of these, or out of range.
     """
 
     needs_sandboxes = True
+    max_turns = 6
     step_timeout_s = 300.0  # four programs, or a submission, and the wait for sandboxes
 
     def __init__(self, **options: Any) -> None:
@@ -85,7 +86,7 @@ class CodeEnv(Env):
         self._tool = PythonTool(
             sandboxes, output_chars=self._options.tool_output_chars, enabled=self._options.tool
         )
-        self._turns = self._tool_calls = self._tool_errors = 0
+        self._tool_calls = self._tool_errors = 0
         messages: list[Message] = [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": self._problem.statement},
@@ -101,9 +102,13 @@ class CodeEnv(Env):
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        self._turns += 1
         calls = action.get("tool_calls")
         return await (self._try(calls) if calls else self._submit(text_of(action)))
+
+    def solve(self) -> list[Message] | None:
+        if self._task is None or self._task.data.get("kind") != "generated":
+            return None
+        return [*solve(self._task)]
 
     async def _try(self, calls: Any) -> Step:
         messages, errors = await self._tool.answer(calls)
@@ -112,11 +117,7 @@ class CodeEnv(Env):
         info = self._info()
         if errors:
             info["tool_errors"] = errors
-        truncated = self._turns >= self._options.max_turns
-        if truncated:
-            info["stop_reason"] = "max_turns"
-            self._task = None
-        return Step(messages, 0.0, False, truncated, info)
+        return Step(messages, 0.0, False, False, info)
 
     async def _submit(self, text: str) -> Step:
         source = last_program(text)

@@ -10,7 +10,7 @@ from .families import FAMILIES, Family, Topic
 from .generated import Form
 
 Reward = Literal["all", "fraction"]
-_LEAST = {"num_hidden": 10, "max_turns": 1, "tool_output_chars": 80}
+_LEAST = {"num_hidden": 10, "tool_output_chars": 80}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,6 @@ class Options:
     reward: Reward = "all"
     """`all`: 1 if every hidden test passes, else 0. `fraction`: the share of tests passed beyond
     those that the best constant answer, or an echo of the input, would pass."""
-    max_turns: int = 6
-    """Assistant messages an episode may have, the submission included."""
     tool: bool = True
     """Whether there is a tool to run programs with."""
     tool_output_chars: int = 1000

@@ -1,8 +1,8 @@
 """Generated math problems with a calculator: levels, answers that are checked, no downloads."""
 
-from agentgym_rl.registry import Spec
+from agentgym_rl.specs import EnvSpec
 
-SPEC = Spec(
+SPEC = EnvSpec(
     id="math-v0",
     entry_point="arl_envs.math.env:MathEnv",
     description="generated arithmetic and word problems with a calculator tool (levels 1-4)",

@@ -14,6 +14,7 @@ from arl_envs.messages import text_of
 from .answers import Kind, Verdict, judge, read_number
 from .calls import answer_calls
 from .levels import level_of
+from .oracle import solve
 from .source import MathTasks
 
 SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
@@ -25,27 +26,21 @@ class MathEnv(Env):
     The reward is 1 if the last `\boxed{}` of the final answer holds exactly the right number,
     else 0; it comes with the last step only. `level`: 1 short word problems (the calculator
     does one operation a call), 2 arithmetic expressions, 3 long word problems, 4 fractions
-    and decimals. `max_turns` bounds the assistant messages (default: the level's own); an
-    episode cut by it is truncated.
+    and decimals.
 
     Raises:
         ConfigError: no such level.
-        TypeError: an option that is not one of these, or out of range.
     """
 
-    def __init__(self, *, level: int = 1, max_turns: int | None = None) -> None:
+    def __init__(self, *, level: int = 1) -> None:
         self._level = level_of(level)
-        if max_turns is not None and (not isinstance(max_turns, int) or max_turns < 1):
-            raise TypeError(f"max_turns: got {max_turns!r}, expected a whole number above 0")
-        self._max_turns = max_turns or self._level.max_turns
+        self.max_turns = self._level.max_turns
         self.tools = (self._level.calculator.tool,)
         self._random = random.Random()
         self._task: Task | None = None
 
     @classmethod
-    def task_source(
-        cls, split: Split, *, seed: int, level: int = 1, max_turns: int | None = None
-    ) -> MathTasks:
+    def task_source(cls, split: Split, *, seed: int, level: int = 1) -> MathTasks:
         """Endless tasks of `split`; no question is in both splits."""
         return MathTasks(split, seed=seed, level=level)
 
@@ -66,7 +61,7 @@ class MathEnv(Env):
             task = MathTasks("train", seed=seed, level=self._level.number)[0]
         self._check(task)
         self._task = task
-        self._turns = self._tool_calls = self._tool_errors = 0
+        self._tool_calls = self._tool_errors = 0
         messages: list[Message] = [
             {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": task.data["question"]},
@@ -81,9 +76,11 @@ class MathEnv(Env):
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        self._turns += 1
         calls = action.get("tool_calls")
         return self._calculate(calls) if calls else self._finish(self._task, text_of(action))
+
+    def solve(self) -> list[Message] | None:
+        return None if self._task is None else [*solve(self._task)]
 
     def _calculate(self, calls: Any) -> Step:
         messages, errors = answer_calls(calls, self._level.calculator)
@@ -92,11 +89,7 @@ class MathEnv(Env):
         info = self._info()
         if errors:
             info["tool_errors"] = errors
-        truncated = self._turns >= self._max_turns
-        if truncated:
-            info["stop_reason"] = "max_turns"
-            self._task = None
-        return Step(messages, 0.0, False, truncated, info)
+        return Step(messages, 0.0, False, False, info)
 
     def _finish(self, task: Task, text: str) -> Step:
         verdict = judge(text, answer=task.data["answer"], kind=task.data["kind"])

@@ -13,7 +13,7 @@ from arl_envs.code.families import FAMILIES
 from arl_envs.code.generated import Recipe
 from arl_envs.code.oracle import solution_of, solve, submission
 
-from agentgym_rl import registry
+from agentgym_rl import make, registry
 from agentgym_rl.env import Message, Step
 from agentgym_rl.errors import ConfigError, EnvError, SandboxError
 from agentgym_rl.task import Task
@@ -41,7 +41,7 @@ def call(code: Any, *, id: str = "c1", name: str = "python") -> dict[str, Any]:
 
 def played(world: Opened, task: Task, *actions: Message, **options: Any) -> list[Step]:
     async def play() -> list[Step]:
-        env = CodeEnv(**options)
+        env = make("code", **options)
         await env.reset(options={"task": task, "sandboxes": world.backend})
         return [await env.step(action) for action in actions]
 

@@ -1,0 +1,213 @@
+"""Specs: how to make something of a kind. Plain JSON, so they travel between processes.
+
+A spec needs no registry at the other end: its entry point says where the class is.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .agent import Agent
+from .env import Env
+from .errors import ArlError, ConfigError
+from .loading import import_object
+from .sandbox import SandboxBackend
+from .sync_env import SyncEnv, to_async
+from .task import Split, TaskSource
+from .wrappers import OrderEnforcing, PassiveChecker, Timeout, TurnLimit
+
+Kind = Literal["env", "agent", "sandbox"]
+_BASES: dict[Kind, tuple[type, ...]] = {
+    "env": (Env, SyncEnv),
+    "agent": (Agent,),
+    "sandbox": (SandboxBackend,),
+}
+
+
+class Spec(BaseModel):
+    """How to make something of a kind."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    kind: Kind
+    entry_point: str
+    """`module:Class`; called with `kwargs` and what `make` is given."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    description: str = ""
+
+    def to_json(self) -> str:
+        """The spec as JSON; raises ConfigError where `kwargs` hold what JSON has no word for."""
+        try:
+            return self.model_dump_json()
+        except ValueError as error:
+            raise ConfigError(f"the spec of {self.id} is no JSON: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The inverse of `to_json`; raises ConfigError on anything else."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"no {cls.__name__}: {error}") from error
+
+    def load(self) -> type:
+        """The class itself.
+
+        Raises:
+            ConfigError: the entry point cannot be imported or is of another kind.
+        """
+        target = import_object(self.entry_point)
+        bases = _BASES[self.kind]
+        if not (isinstance(target, type) and issubclass(target, bases)):
+            raise ConfigError(
+                f"{self.id}: {self.entry_point} is {target!r}, "
+                f"expected a subclass of agentgym_rl.{bases[0].__name__}"
+            )
+        return target
+
+    def make(self, **kwargs: Any) -> Any:
+        """A new instance.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        cls, options = self.load(), self.kwargs | kwargs
+        try:
+            return cls(**options)
+        except ArlError:  # says already whose fault it is
+            raise
+        except Exception as error:  # somebody else's code
+            raise self._refused("be made", options, error) from error
+
+    def _refused(self, what: str, options: Mapping[str, Any], error: Exception) -> ConfigError:
+        known = _parameters(self.load())
+        takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
+        return ConfigError(
+            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
+            f"{type(error).__name__}: {error}{_place(error)}; it takes {takes}"
+        )
+
+
+class WrapperSpec(BaseModel):
+    """A wrapper of one's own: `entry_point` ("module:Class") is called with env and `kwargs`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entry_point: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        """ "module:Class" alone does where there are no kwargs."""
+        return {"entry_point": value} if isinstance(value, str) else value
+
+    def wrap(self, env: Env) -> Env:
+        """`env` inside a new wrapper.
+
+        Raises:
+            ConfigError: it cannot be imported, or refuses.
+        """
+        try:
+            wrapped = import_object(self.entry_point)(env, **self.kwargs)
+        except ArlError:
+            raise
+        except Exception as error:  # somebody else's code
+            raise ConfigError(
+                f"wrapper {self.entry_point} with {self.kwargs}: {error!r}{_place(error)}"
+            ) from error
+        if not isinstance(wrapped, Env):
+            raise ConfigError(f"wrapper {self.entry_point} gave {wrapped!r}, expected an Env")
+        return wrapped
+
+
+class EnvSpec(Spec):
+    """How to make an environment, wrappers included (`agentgym_rl.wrappers` draws their order)."""
+
+    kind: Literal["env"] = "env"  # pyright: ignore[reportIncompatibleVariableOverride]
+    argument: str = ""
+    """The option that `<name>:<value>` sets, where the id may be written so, as in
+    `gymnasium:FrozenLake-v1`."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Assistant messages of an episode; None: what the environment says."""
+    step_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest step; None: what the environment says."""
+    wrappers: tuple[WrapperSpec, ...] = ()
+    """Yours, innermost first."""
+
+    def make(self, **kwargs: Any) -> Env:
+        """A new environment; `max_turns`, `step_timeout_s` and `wrappers` replace the spec's own,
+        everything else is an option of the environment.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        spec = self.with_options(**kwargs)
+        made = super(EnvSpec, spec).make()
+        try:
+            return wrapped(made, spec)
+        except ArlError:
+            raise
+        except Exception as error:
+            raise self._refused("be made", spec.kwargs, error) from error
+
+    def with_options(self, **kwargs: Any) -> EnvSpec:
+        """The spec that makes what `make(**kwargs)` makes."""
+        ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
+        try:
+            return EnvSpec.model_validate(
+                {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
+            )
+        except ValidationError as error:
+            raise ConfigError(f"env {self.id}: {error}") from error
+
+    def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
+        """The tasks of the environment's `split`.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        spec = self.with_options(**kwargs)
+        cls = spec.load()
+        try:
+            return cls.task_source(split, seed=seed, **spec.kwargs)
+        except ArlError:
+            raise
+        except Exception as error:
+            raise self._refused("give its tasks", spec.kwargs, error) from error
+
+
+def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
+    """`made` inside the wrappers of `spec` and those that every environment gets."""
+    env = to_async(made) if isinstance(made, SyncEnv) else made
+    env.spec = spec
+    limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
+    env = Timeout(PassiveChecker(env), limit_s)
+    for wrapper in spec.wrappers:
+        env = wrapper.wrap(env)
+    max_turns = env.max_turns if spec.max_turns is None else spec.max_turns
+    return OrderEnforcing(env if max_turns is None else TurnLimit(env, max_turns))
+
+
+_OF_MAKE = ("max_turns", "step_timeout_s", "wrappers")
+
+
+def _place(error: Exception) -> str:
+    """File and line of the foreign code that raised, if it ran at all."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def _parameters(cls: type) -> str:
+    """`level=1, max_turns=None`; those without a default are required."""
+    try:
+        found = inspect.signature(cls).parameters.values()
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return "..."
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in found)

@@ -1,0 +1,26 @@
+"""Environments around environments, as in Gymnasium: limits, checks, records, rewards.
+
+    make("math-v0")  =  OrderEnforcing( TurnLimit( …yours… ( Timeout( PassiveChecker( MathEnv )))))
+
+`make` puts the four around everything; `wrappers=` of `make` (`[[env.wrappers]]` in a
+configuration) goes between. Each is a file here.
+"""
+
+from .order import OrderEnforcing
+from .passive import PassiveChecker
+from .record import Record
+from .rewards import TransformReward
+from .timeout import StepTimeout, Timeout
+from .turn_limit import TurnLimit
+from .wrapper import Wrapper
+
+__all__ = [
+    "OrderEnforcing",
+    "PassiveChecker",
+    "Record",
+    "StepTimeout",
+    "Timeout",
+    "TransformReward",
+    "TurnLimit",
+    "Wrapper",
+]

@@ -1,0 +1,58 @@
+"""The base of all wrappers: an environment that passes everything on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym_rl.env import Env, Message, Step, ToolSpec
+
+
+class Wrapper(Env):
+    """Override what is to be different; everything else, names it has not included, is `env`'s."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not set yet: unpickling, or a constructor that failed
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    # Env gives these a value for its class, which __getattr__ would never get past.
+    @property
+    def tools(self) -> Sequence[ToolSpec]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.tools
+
+    @property
+    def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.max_turns
+
+    @property
+    def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.step_timeout_s
+
+    @property
+    def needs_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.needs_sandboxes
+
+    @property
+    def unwrapped(self) -> Env:
+        return self.env.unwrapped
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        return await self.env.reset(seed=seed, options=options)
+
+    async def step(self, action: Message) -> Step:
+        return await self.env.step(action)
+
+    async def close(self) -> None:
+        await self.env.close()
+
+    def solve(self) -> Sequence[Message] | None:
+        return self.env.solve()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.env!r})"
