@@ -88,7 +88,7 @@ def row(id: str, kind: registry.Kind = "env") -> registry.Listed:
     return next(row for row in registry.listing(kind) if row.id == id)
 
 
-def register(id: str, **kwargs) -> Spec:
+def register(id: str, **kwargs) -> EnvSpec:
     return registry.register(id, f"{__name__}:Echo", **kwargs)
 
 
