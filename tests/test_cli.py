@@ -22,6 +22,7 @@ FLAGS = {
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
+    "reverify": "--json --write",
     "doctor": "--json --config --sandbox",
 }
 
