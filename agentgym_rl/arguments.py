@@ -306,7 +306,7 @@ def _doctor(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
+    parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
 
 
 _COMMANDS = {

@@ -165,7 +165,7 @@ def make_player(
     env = env_spec(config)
     agent = registry.spec(config.agent.id, kind="agent")
     return Player(
-        make_env=env.make,
+        make_env=env.maker(),
         make_agent=lambda: agent.make(**config.agent.options),
         gateway=gateway,
         clients=clients,
