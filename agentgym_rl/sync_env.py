@@ -64,6 +64,7 @@ class AsyncOverSync(Env):
         self.step_timeout_s = env.step_timeout_s
         self.needs_sandboxes = env.needs_sandboxes
         self.tools = env.tools
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
 
     async def reset(
@@ -79,6 +80,9 @@ class AsyncOverSync(Env):
         return await self._do(lambda: self.env.step(action))
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._do(self.env.close)
         finally:

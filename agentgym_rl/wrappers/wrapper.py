@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from agentgym_rl.env import Env, Message, Step, ToolSpec
 
 
@@ -23,6 +25,10 @@ class Wrapper(Env):
     @property
     def tools(self) -> Sequence[ToolSpec]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.tools
+
+    @property
+    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.spec
 
     @property
     def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
