@@ -254,6 +254,19 @@ def _trainer(args: Namespace) -> int:
     return 0
 
 
+def _new(args: Namespace) -> int:
+    from .scaffold import new_env
+
+    folder = args.into or Path(args.name)
+    files = [str(file) for file in new_env(args.name, folder)]
+    if args.json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
+        print(f"next: pip install -e {folder} && arl check {args.name}")
+    return 0
+
+
 def _bench(args: Namespace) -> int:
     result = _benchmark(args.name).run()
     if args.json:
@@ -281,6 +294,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "eval": _eval,
     "audit": _audit,
     "list": _list,
+    "new": _new,
     "doctor": _doctor,
     "engine": _engine,
     "trainer": _trainer,
