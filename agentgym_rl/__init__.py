@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .sync_env import SyncEnv as SyncEnv
     from .task import Task as Task
     from .task import TaskSource as TaskSource
+    from .tool_env import ToolEnv as ToolEnv
+    from .tool_env import tool as tool
     from .trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
@@ -47,6 +49,7 @@ _HOMES = {
     "SyncEnv": "sync_env",
     "Task": "task",
     "TaskSource": "task",
+    "ToolEnv": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
     "load_config": "config",
@@ -56,6 +59,7 @@ _HOMES = {
     "pprint_registry": "registry",
     "register": "registry",
     "spec": "registry",
+    "tool": "tool_env",
 }
 
 __all__ = [
@@ -69,6 +73,7 @@ __all__ = [
     "SyncEnv",
     "Task",
     "TaskSource",
+    "ToolEnv",
     "ToolSpec",
     "Trajectory",
     "__version__",
@@ -79,6 +84,7 @@ __all__ = [
     "pprint_registry",
     "register",
     "spec",
+    "tool",
 ]
 
 
