@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agent import Agent as Agent
+    from .check import check_env as check_env
     from .config import Config as Config
     from .config import load_config as load_config
     from .env import Env as Env
@@ -49,6 +50,7 @@ _HOMES = {
     "TaskSource": "task",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
+    "check_env": "check",
     "load_config": "config",
     "make": "registry",
     "make_agent": "registry",
@@ -72,6 +74,7 @@ __all__ = [
     "ToolSpec",
     "Trajectory",
     "__version__",
+    "check_env",
     "load_config",
     "make",
     "make_agent",

@@ -26,7 +26,7 @@ LINES = [
     "registry metrics run_dir",
     "weights buffer algo",
     "batching episode_log pace",
-    "gateway engines trainer cluster inspect",
+    "gateway engines trainer cluster inspect check",
     "servers",
     "episode controller fleet",
     "rollout evaluate audit",

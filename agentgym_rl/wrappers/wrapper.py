@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from agentgym_rl.env import Env, Message, Step, ToolSpec
 
 
@@ -35,6 +37,18 @@ class Wrapper(Env):
     @property
     def needs_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.needs_sandboxes
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.reward_range
+
+    @property
+    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.spec
+
+    @spec.setter
+    def spec(self, spec: BaseModel | None) -> None:
+        self.env.spec = spec
 
     @property
     def unwrapped(self) -> Env:
