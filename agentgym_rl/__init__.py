@@ -17,6 +17,7 @@ from .gymnasium_ids import publish_plugins as _publish_plugins
 
 if TYPE_CHECKING:
     from .agent import Agent as Agent
+    from .check import check_env as check_env
     from .config import Config as Config
     from .config import load_config as load_config
     from .env import Env as Env
@@ -54,6 +55,7 @@ _HOMES = {
     "ToolEnv": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
+    "check_env": "check",
     "load_config": "config",
     "make": "registry",
     "make_agent": "registry",
@@ -79,6 +81,7 @@ __all__ = [
     "ToolSpec",
     "Trajectory",
     "__version__",
+    "check_env",
     "load_config",
     "make",
     "make_agent",
