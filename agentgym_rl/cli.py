@@ -99,6 +99,7 @@ def _train(args: Namespace) -> int:
 
 
 def _training_summary(result: TrainResult) -> str:
+    from .inspect.env_text import trained_lines
     from .inspect.pace_text import pace_lines
 
     before, after = (
@@ -112,6 +113,7 @@ def _training_summary(result: TrainResult) -> str:
         [
             "",
             f"held-out reward  {before} → {after}",
+            *trained_lines(result.envs),
             *([f"                 left out, as they failed: {failed}"] if failed else []),
             f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
             f"overlap          {result.overlap:.0%} of tokens sampled while the trainer computed",
@@ -129,6 +131,7 @@ def _training_summary(result: TrainResult) -> str:
 def _eval(args: Namespace) -> int:
     config, checkpoint = evaluated(args)
     from .eval_run import evaluate_model
+    from .inspect.env_text import evaluated_lines
     from .inspect.pace_text import pace_lines, token_lines, verdict_lines
 
     with _progress(config, total_steps=0) as progress:
@@ -141,7 +144,8 @@ def _eval(args: Namespace) -> int:
             f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
             f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
         )
-        for line in (*verdict_lines(result), *token_lines(result), *pace_lines(result)):
+        lines = (*evaluated_lines(result["envs"]), *verdict_lines(result))
+        for line in (*lines, *token_lines(result), *pace_lines(result)):
             print(line)
     return 0
 

@@ -175,5 +175,6 @@ def make_player(
             turn_s=config.rollout.turn_timeout_s,
         ),
         sandboxes=sandboxes,
+        env_id=config.env.id,
         wait_ready=wait_ready,
     )
