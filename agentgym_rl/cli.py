@@ -202,9 +202,9 @@ def _engine(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     engine = config.own_engine
-    from .model import resolve_model
+    from .model import model_folder
 
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     if engine.type == "vllm":
         from .engines.vllm.command import exec_server, server_command
 
@@ -242,12 +242,12 @@ def _trainer(args: Namespace) -> int:
         )
     config = load_configuration(args)
     log.setup(config.logging.level)
-    from .model import resolve_model
+    from .model import model_folder
     from .trainer.main import run
 
     run(
         config,
-        model_dir=resolve_model(config.model.path, revision=config.model.revision),
+        model_dir=model_folder(config),
         run_dir=Path(args.run),
         weights_dir=args.weights,
         controller_url=args.controller,

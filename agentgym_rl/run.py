@@ -29,7 +29,7 @@ from .fleet import Fleet
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
-from .model import resolve_model, resolve_paths, weights_size
+from .model import model_folder, resolve_paths, weights_size
 from .pace import Pace, SandboxPace, measuring
 from .process import free_port
 from .rollout import Rollout
@@ -81,7 +81,7 @@ async def train(config: Config, progress: Progress) -> TrainResult:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
