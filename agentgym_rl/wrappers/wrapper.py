@@ -47,14 +47,6 @@ class Wrapper(Env):
         return self.env.reward_range
 
     @property
-    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.env.spec
-
-    @spec.setter
-    def spec(self, spec: BaseModel | None) -> None:
-        self.env.spec = spec
-
-    @property
     def unwrapped(self) -> Env:
         return self.env.unwrapped
 
