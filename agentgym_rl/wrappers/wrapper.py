@@ -30,6 +30,10 @@ class Wrapper(Env):
     def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.spec
 
+    @spec.setter
+    def spec(self, spec: BaseModel | None) -> None:
+        self.env.spec = spec
+
     @property
     def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.max_turns
