@@ -18,7 +18,7 @@ class VerifierHandle:
     def __init__(self, pool: VerifierPool | None = None, **options: Any) -> None:
         self._given = pool
         self._own: VerifierPool | None = None
-        self._options = {"num_workers": 1} | options
+        self._options: dict[str, Any] = {"num_workers": 1} | options
         self._starting = asyncio.Lock()
 
     async def call(

@@ -45,6 +45,7 @@ class _Job:
         self,
         target: str,
         body: bytes,
+        *,
         timeout_s: float,
         fresh: bool,
         future: asyncio.Future[Called],
@@ -208,9 +209,9 @@ class VerifierPool:
         job = _Job(
             target,
             wire.encode((target, args)),
-            self._timeout_s if timeout_s is None else timeout_s,
-            fresh,
-            self._loop.create_future(),
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            fresh=fresh,
+            future=self._loop.create_future(),
         )
         self._queue.append(job)
         self._pump()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -13,12 +14,13 @@ from typing import Any
 
 from . import wire
 
+log = logging.getLogger(__name__)
+
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
 """Of the environment, for the modules that are imported; workers get none of it."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """What has threads must not be forked."""
 _END_TIMEOUT_S = 5.0
-_POLL_S = 0.002
 _LAST_WORDS = 2000
 
 
@@ -102,12 +104,23 @@ class Zygote:
         self._hang_up()
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
-                while self._process.poll() is None:
-                    await asyncio.sleep(_POLL_S)
+                await self._gone()
         except TimeoutError:
-            pass
+            log.warning("the verifier's processes took %g s to end: killed", _END_TIMEOUT_S)
         finally:
             self.kill()
+
+    async def _gone(self) -> None:
+        if self._process.poll() is not None:
+            return
+        handle = os.pidfd_open(self._process.pid)
+        gone = asyncio.Event()
+        self._loop.add_reader(handle, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            self._loop.remove_reader(handle)
+            os.close(handle)
 
     def _hang_up(self) -> None:
         if self._control.fileno() >= 0:

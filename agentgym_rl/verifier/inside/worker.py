@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import traceback
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from agentgym_rl.verifier import wire
 
 _ERROR_FRAMES, _ERROR_CHARS = 3, 2000
-_OURS = (os.path.dirname(__file__), "<frozen importlib")
+_OURS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")
 
 
 def function(target: str) -> Callable[..., Any]:
@@ -21,7 +21,7 @@ def function(target: str) -> Callable[..., Any]:
         ImportError, AttributeError, TypeError: there is none. (Whatever importing raises passes.)
     """
     module, _, path = target.partition(":")
-    found: Any = import_module(module)
+    found: Any = importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
     if not callable(found):
