@@ -67,6 +67,7 @@ class AsyncOverSync(Env):
         self.reward_range = env.reward_range
         self.tools = env.tools
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
+        self._thread_is_over = False
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -81,10 +82,13 @@ class AsyncOverSync(Env):
         return await self._do(lambda: self.env.step(action))
 
     async def close(self) -> None:
+        if self._thread_is_over:
+            return
         try:
             await self._do(self.env.close)
         finally:
             if self._thread is not None:
+                self._thread_is_over = True
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     def solve(self) -> Sequence[Message] | None:
