@@ -19,7 +19,8 @@ from agentgym_rl.task import Task, TaskSource
 from .play import MAX_TURNS
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Tally
-from .subject import SOURCE_SEED, closed
+from .services import closed
+from .subject import SOURCE_SEED
 
 CONCURRENCY = 64
 MAX_UNKNOWN = 256

@@ -472,3 +472,8 @@ class PaysYes(Toy):
 
     def paid(self, content: Any) -> float:
         return super().paid(content) or float(content == "yes")
+
+
+class RaisesAtAll(Toy):
+    async def step(self, action: Message) -> Step:
+        raise RuntimeError("at all")

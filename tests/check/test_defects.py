@@ -6,7 +6,7 @@ import defects  # type: ignore[import-not-found]
 import pytest
 
 from agentgym_rl import EnvSpec, check_env
-from agentgym_rl.check import Report
+from agentgym_rl.check import CRITERIA, Outcome, Report
 
 PLANTED = {
     name: found

@@ -9,8 +9,9 @@ from typing import Any
 from agentgym_rl.check.criterion import Violation, criterion
 from agentgym_rl.check.play import MAX_TURNS
 from agentgym_rl.check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy
+from agentgym_rl.check.services import closed
 from agentgym_rl.check.speech import saying
-from agentgym_rl.check.subject import Subject, closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.env import Env, Step
 from agentgym_rl.errors import EnvError
 from agentgym_rl.task import Task

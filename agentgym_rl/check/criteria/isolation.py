@@ -17,7 +17,8 @@ from agentgym_rl.check.policies import (
     Policy,
     hostile,
 )
-from agentgym_rl.check.subject import Subject, closed
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.loop_lag import LoopLag
 
 from .seeds import difference

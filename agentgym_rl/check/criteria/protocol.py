@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl.check.criterion import Violation, criterion
-from agentgym_rl.check.subject import Subject, closed
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.env import RESERVED_INFO
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.sync_env import SyncEnv

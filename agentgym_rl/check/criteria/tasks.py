@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 from agentgym_rl.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.check.forms import json_problem
-from agentgym_rl.check.subject import Subject, closed
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.check.tasks import task_text
 from agentgym_rl.task import Split, Task, TaskSource
 
