@@ -13,6 +13,8 @@ are the public ones; they load on first use, so `import agentgym_rl` stays fast 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gymnasium_ids import publish_plugins as _publish_plugins
+
 if TYPE_CHECKING:
     from .agent import Agent as Agent
     from .check import check_env as check_env
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from .sync_env import SyncEnv as SyncEnv
     from .task import Task as Task
     from .task import TaskSource as TaskSource
+    from .tool_env import ToolEnv as ToolEnv
+    from .tool_env import tool as tool
     from .trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
@@ -48,6 +52,7 @@ _HOMES = {
     "SyncEnv": "sync_env",
     "Task": "task",
     "TaskSource": "task",
+    "ToolEnv": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
     "check_env": "check",
@@ -58,6 +63,7 @@ _HOMES = {
     "pprint_registry": "registry",
     "register": "registry",
     "spec": "registry",
+    "tool": "tool_env",
 }
 
 __all__ = [
@@ -71,6 +77,7 @@ __all__ = [
     "SyncEnv",
     "Task",
     "TaskSource",
+    "ToolEnv",
     "ToolSpec",
     "Trajectory",
     "__version__",
@@ -82,6 +89,7 @@ __all__ = [
     "pprint_registry",
     "register",
     "spec",
+    "tool",
 ]
 
 
@@ -94,3 +102,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+_publish_plugins()

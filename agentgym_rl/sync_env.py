@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .env import Env, Message, Step, ToolSpec
 from .task import SeededTasks, Split, TaskSource
@@ -21,7 +21,7 @@ class SyncEnv(ABC):
     The contract is that of `Env`, word for word.
     """
 
-    executor: ClassVar[Executor] = "inline"
+    executor: Executor = "inline"
     """`inline`: steps run on the event loop itself, which costs nothing and is right for those
     of less than a millisecond. `thread`: in a thread of the instance's own, for those that
     block; one that hangs cannot be ended, so it must bound its own time."""
@@ -66,8 +66,8 @@ class AsyncOverSync(Env):
         self.needs_sandboxes = env.needs_sandboxes
         self.reward_range = env.reward_range
         self.tools = env.tools
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
-        self._thread_is_over = False
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -82,13 +82,13 @@ class AsyncOverSync(Env):
         return await self._do(lambda: self.env.step(action))
 
     async def close(self) -> None:
-        if self._thread_is_over:
+        if self._closed:
             return
+        self._closed = True
         try:
             await self._do(self.env.close)
         finally:
             if self._thread is not None:
-                self._thread_is_over = True
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     def solve(self) -> Sequence[Message] | None:

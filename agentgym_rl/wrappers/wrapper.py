@@ -27,6 +27,14 @@ class Wrapper(Env):
         return self.env.tools
 
     @property
+    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.spec
+
+    @spec.setter
+    def spec(self, spec: BaseModel | None) -> None:
+        self.env.spec = spec
+
+    @property
     def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.max_turns
 
@@ -41,14 +49,6 @@ class Wrapper(Env):
     @property
     def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.reward_range
-
-    @property
-    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.env.spec
-
-    @spec.setter
-    def spec(self, spec: BaseModel | None) -> None:
-        self.env.spec = spec
 
     @property
     def unwrapped(self) -> Env:

@@ -11,8 +11,8 @@ from agentgym_rl.registry import listing
 from .sandboxes import working
 
 SLOW = {"code-v0"}
-VALUES: dict[str, str] = {}
-"""What ids that are written `name:value` are checked with, by id."""
+EXAMPLES = {"mix-v0": "mix:math=2,code=1", "gymnasium-v0": "gymnasium:FrozenLake-v1"}
+"""What stands for an environment that must be told what to play."""
 MAY_SKIP: dict[str, set[str]] = {}
 """Criteria that do not apply to an environment, by id; all others must be judged."""
 
@@ -26,7 +26,7 @@ MAY_SKIP: dict[str, set[str]] = {}
     ],
 )
 def test_every_criterion_is_met(id):
-    name = f"{id.rpartition('-v')[0]}:{VALUES[id]}" if id in VALUES else id
+    name = EXAMPLES.get(id, id)
     if make(name).needs_sandboxes:
         working("local")
     report = asyncio.run(check_env(name, episodes=4))
