@@ -87,6 +87,23 @@ want of namespaces, --sandbox.options.isolation=landlock tries what it can do in
 
 Exit code: 0 it works, 1 it does not.
 """
+_CHECK = """\
+Does an environment keep the contract? Criterion by criterion, with what to do.
+
+  arl check math                       a registered id, or name:value
+  arl check mine:MyEnv                 a class of the current folder, installed or not
+  arl check math --env.options.level=3 --tasks=10000
+  arl check --list                     the criteria, a line each
+
+Scripted agents play a few tasks: one says what solve() gives, one nothing, one
+repeats the question, one calls every tool with junk, others give bad answers
+and broken messages. Each criterion that fails says what was found and what to
+do; one that only follows from another waits for it. With --tasks=N they play N
+tasks each: the oracle must be paid in full, the others nothing.
+
+A sandbox is started where the environment needs one. Exit code: 0 it passes,
+1 it does not, 2 there is no such environment or criterion.
+"""
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
 --rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
@@ -289,6 +306,18 @@ def _doctor(parser: ArgumentParser) -> None:
     _sandbox(parser)
 
 
+def _check(parser: ArgumentParser) -> None:
+    parser.description = _CHECK
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
+    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
+    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _sandbox(parser)
+
+
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
@@ -307,6 +336,7 @@ _COMMANDS = {
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),

@@ -184,6 +184,20 @@ def _row(row: Listed) -> dict[str, str]:
     return {"kind": row.kind, "id": row.id, "description": description, "error": row.error}
 
 
+def _check(args: Namespace) -> int:
+    from .check.command import check, criteria_text
+
+    if args.list:
+        print(criteria_text())
+        return 0
+    if not args.env:
+        raise ConfigError("arl check ENV: which environment? `arl list` shows those there are")
+    report = check(load_configuration(args), args)
+    if args.json:
+        _print_json(report.to_json())
+    return 0 if report.passed else 1
+
+
 def _doctor(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -298,6 +312,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "eval": _eval,
     "audit": _audit,
     "list": _list,
+    "check": _check,
     "new": _new,
     "doctor": _doctor,
     "engine": _engine,

@@ -22,6 +22,7 @@ FLAGS = {
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
+    "check": "--json --config --sandbox --list --only --episodes --tasks",
     "doctor": "--json --config --sandbox",
 }
 
