@@ -76,6 +76,7 @@ def test_the_right_answer_pays_and_plain_wrong_ones_do_not(dataset, world):
         assert step.info["verifier"] in ("wrong", "unparseable")
 
 
+@pytest.mark.slow
 def test_another_right_answer_pays(world):
     world.answer(world.asked("countdown"), "\\boxed{1}")
     env = world.asked("countdown")
@@ -183,6 +184,7 @@ def test_the_screen_stops(dataset, answer):
     assert not may_be_scored(dataset, answer)
 
 
+@pytest.mark.slow
 def test_what_hangs_is_paid_nothing_and_counted(world):
     env = world.asked("simple_integration", timeout_s=0.5)
     step = world.answer(env, "<answer>9**9**9**9</answer>")
