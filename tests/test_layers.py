@@ -41,7 +41,17 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 """Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
 
 FOR_PLUGINS = {
-    *("errors", "log", "config", "loading", "registry", "specs", "sync_env", "tool_env", "wrappers"),
+    *(
+        "errors",
+        "log",
+        "config",
+        "loading",
+        "registry",
+        "specs",
+        "sync_env",
+        "tool_env",
+        "wrappers",
+    ),
     *SIBLINGS,
 }
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
