@@ -54,5 +54,4 @@ def goal(random: random.Random, world: World, *, impossible: float) -> Goal | No
         calls=(GoldCall("find_order", {"name": name}), GoldCall(tool, {"order": order.id})),
         fact=r"total (\d+)" if tool == "get_order" else "",
         refused=refused,
-        touches=frozenset({("orders", order.id)}),
     )

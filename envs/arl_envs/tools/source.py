@@ -16,7 +16,7 @@ from .problem import problem_of
 class ToolsTasks(TaskSource):
     """The tasks of one level and split; a pure function of (level, split, seed, index).
 
-    `Task.seed` regenerates the world; `Task.data` holds the level and the request. Train and
+    `Task.seed` regenerates the world; `Task.data` holds the level with its knobs, and the request. Train and
     eval share no request, whatever their seeds.
     """
 
@@ -32,11 +32,11 @@ class ToolsTasks(TaskSource):
             raise IndexError(f"task index {index}: expected 0 or more")
         attempt = 0
         while True:  # half of all requests belong to either split
-            key = f"{self._level.number}/{self._split}/{self._seed}/{index}/{attempt}"
+            key = f"{self._level.name}/{self._split}/{self._seed}/{index}/{attempt}"
             seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
             request = problem_of(self._level, seed).request
             if split_of(request) == self._split:
-                data = {"level": self._level.number, "request": request}
+                data = {"level": self._level.name, "request": request}
                 name = f"tools{self._level.number}-{self._split}-{self._seed}-{index}"
                 return Task(id=name, seed=seed, data=data, split=self._split)
             attempt += 1
