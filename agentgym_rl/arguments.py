@@ -67,6 +67,15 @@ A failing endpoint is never a reward of 0: requests are sent again, episodes are
 played again, then the evaluation ends with an error. A wrong key, model or
 parameter ends it at once.
 """
+_NEW = """\
+Write a small package with an environment of your own; docs/environments.md explains
+what is in it.
+
+  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
+  pip install -e shop         from now on `arl list` shows shop-v0
+  arl check shop              does it keep what an environment promises?
+  arl train --env shop        trains at once, on the CPU
+"""
 _DOCTOR = """\
 What of this machine works, and what to do where it does not.
 
@@ -288,11 +297,20 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
 
 
+def _new(parser: ArgumentParser) -> None:
+    parser.description = _NEW
+    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    _json(parser)
+
+
 _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),

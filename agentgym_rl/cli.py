@@ -99,6 +99,7 @@ def _train(args: Namespace) -> int:
 
 
 def _training_summary(result: TrainResult) -> str:
+    from .inspect.env_text import trained_lines
     from .inspect.pace_text import pace_lines
 
     before, after = (
@@ -116,6 +117,7 @@ def _training_summary(result: TrainResult) -> str:
         [
             "",
             f"held-out reward  {before} → {after}",
+            *trained_lines(result.envs),
             *([f"                 left out, as they failed: {failed}"] if failed else []),
             *([f"                 too long to be played: {too_long}"] if too_long else []),
             f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
@@ -134,6 +136,7 @@ def _training_summary(result: TrainResult) -> str:
 def _eval(args: Namespace) -> int:
     config, checkpoint = evaluated(args)
     from .eval_run import evaluate_model
+    from .inspect.env_text import evaluated_lines
     from .inspect.pace_text import pace_lines, token_lines, verdict_lines
 
     with _progress(config, total_steps=0) as progress:
@@ -146,7 +149,8 @@ def _eval(args: Namespace) -> int:
             f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
             f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
         )
-        for line in (*verdict_lines(result), *token_lines(result), *pace_lines(result)):
+        lines = (*evaluated_lines(result["envs"]), *verdict_lines(result))
+        for line in (*lines, *token_lines(result), *pace_lines(result)):
             print(line)
     return 0
 
@@ -203,9 +207,9 @@ def _engine(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     engine = config.own_engine
-    from .model import resolve_model
+    from .model import model_folder
 
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     if engine.type == "vllm":
         from .engines.vllm.command import exec_server, server_command
 
@@ -243,12 +247,12 @@ def _trainer(args: Namespace) -> int:
         )
     config = load_configuration(args)
     log.setup(config.logging.level)
-    from .model import resolve_model
+    from .model import model_folder
     from .trainer.main import run
 
     run(
         config,
-        model_dir=resolve_model(config.model.path, revision=config.model.revision),
+        model_dir=model_folder(config),
         run_dir=Path(args.run),
         weights_dir=args.weights,
         controller_url=args.controller,
@@ -256,6 +260,19 @@ def _trainer(args: Namespace) -> int:
         world_size=config.trainer.num_ranks,
         rendezvous=args.rendezvous,
     )
+    return 0
+
+
+def _new(args: Namespace) -> int:
+    from .scaffold import new_env
+
+    folder = args.into or Path(args.name)
+    files = [str(file) for file in new_env(args.name, folder)]
+    if args.json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
+        print(f"next: pip install -e {folder} && arl check {args.name}")
     return 0
 
 
@@ -286,6 +303,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "eval": _eval,
     "audit": _audit,
     "list": _list,
+    "new": _new,
     "doctor": _doctor,
     "engine": _engine,
     "trainer": _trainer,

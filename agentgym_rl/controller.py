@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 10.0
 MAX_REPORT_BYTES = 1_000_000
 
-PER_ENV = ("reward/mean", "reward/std", "episode/turns", "episode/tokens")
-"""Metrics that are also logged as `env/<id>/…`."""
-
 StepListener = Callable[[int, Mapping[str, float]], None]
 
 
@@ -157,7 +154,6 @@ class Controller:
         groups = self.buffer.take()
         await self._episodes.lease(groups, step)
         found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
-        found |= {f"env/{self._config.env.id}/{name}": found[name] for name in PER_ENV}
         episodes = [member for group in groups for member in group.members]
         found["overlap"] = self.overlap.add_episodes(episodes) if step else math.nan
         self._pending[step] = found

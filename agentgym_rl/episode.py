@@ -86,6 +86,8 @@ class EpisodeEnv(Env):
         self.terminated = False
         self.truncated = False
         self.metrics: dict[str, float] = {}
+        self.env_id = ""
+        """As `info["env_id"]` of `reset` says."""
         self.failure: EnvError | InfraError | None = None
 
     async def start(self) -> None:
@@ -96,6 +98,7 @@ class EpisodeEnv(Env):
             options["sandboxes"] = self._sandboxes
         reset = self._env.reset(seed=self._task.seed, options=options)
         self._first = await self._guarded("env.reset", reset)
+        self.env_id = str(self._first[1].get("env_id", ""))
         self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
@@ -178,6 +181,8 @@ class Player:
     deadlines: Deadlines
     sandboxes: SandboxBackend | None = None
     """Started; for environments that need it."""
+    env_id: str = ""
+    """What `make_env` makes, where `reset` does not say it."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
@@ -218,6 +223,7 @@ class Player:
             metrics=_metrics(env, record),
             messages=record.messages,
             error=error_text,
+            env_id=(env.env_id if env else "") or self.env_id,
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:

@@ -14,10 +14,18 @@ from .errors import ConfigError, InfraError, TooManyErrors
 from .gateway.sessions import SessionSampling
 from .seeding import derived_seed
 from .task import TaskSource
-from .trajectory import Outcome, Trajectory
+from .trajectory import Outcome, Trajectory, by_env
 
 ON_PROGRESS = Callable[[int, int], None]
 """(episodes finished, episodes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvResult:
+    """The part of an evaluation that one environment played."""
+
+    reward: float
+    num_tasks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class EvalResult:
     """Replies cut by rollout.max_tokens or the context length."""
     metrics: dict[str, float]
     """Of what environment and session counted: the mean over the episodes that have it."""
+    envs: dict[str, EnvResult]
+    """By environment, those that some episode was played to its end in."""
 
 
 async def evaluate(
@@ -142,6 +152,10 @@ def _summary(finished: list[Trajectory], duration_s: float) -> EvalResult:
         uncounted_turns=_total(finished, "uncounted_turns"),
         cut_turns=_total(finished, "length_turns"),
         metrics=_means(scored),
+        envs={
+            env_id: EnvResult(sum(t.reward for t in its) / len(its), len(its))
+            for env_id, its in by_env(scored).items()
+        },
     )
 
 

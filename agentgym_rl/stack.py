@@ -18,7 +18,7 @@ from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
 from .gateway.server import Gateway, SessionServer
-from .model import resolve_model, tokenizer_hash
+from .model import model_folder, tokenizer_hash
 from .rollout import accept_filter
 from .sandbox import SandboxBackend
 from .specs import EnvSpec
@@ -39,7 +39,7 @@ def check(config: Config) -> None:
     engine = config.own_engine
     check_parts(config)
     accept_filter(config.rollout.should_accept)
-    ChatFormat.load(resolve_model(config.model.path, revision=config.model.revision))
+    ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
@@ -126,7 +126,7 @@ async def running_sandboxes(config: Config) -> AsyncIterator[SandboxBackend | No
 @contextlib.asynccontextmanager
 async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
@@ -186,6 +186,7 @@ def make_player(
             turn_s=config.rollout.turn_timeout_s,
         ),
         sandboxes=sandboxes,
+        env_id=config.env.id,
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
@@ -126,6 +126,8 @@ class Trajectory:
     """The conversation as the agent saw it, for people to read."""
     error: str = ""
     """What went wrong, for the outcomes that are errors."""
+    env_id: str = ""
+    """The environment that played: `info["env_id"]` of `reset`, or else the configured one."""
 
     @property
     def num_tokens(self) -> int:
@@ -154,6 +156,7 @@ class Trajectory:
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "messages": _encodable([*self.messages]),
                 "error": _encodable(self.error),
+                "env_id": self.env_id,
                 "rows": [pack_row(row) for row in self.rows],
             }
         )
@@ -172,6 +175,15 @@ class Trajectory:
             return cls(**head, outcome=outcome, rows=rows)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
+
+
+def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
+    """Episodes by the environment that played them, its id in order; those that say it."""
+    found: dict[str, list[Trajectory]] = {}
+    for episode in episodes:
+        if episode.env_id:
+            found.setdefault(episode.env_id, []).append(episode)
+    return dict(sorted(found.items()))
 
 
 UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)

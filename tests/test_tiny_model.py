@@ -88,7 +88,7 @@ CONVERSATIONS = [
 
 
 def test_the_bundle_is_small_and_complete() -> None:
-    assert resolve_model("bundled") == BUNDLED
+    assert resolve_model("bundled/math") == BUNDLED
     names = {file.name for file in BUNDLED.iterdir()}
     assert names == {
         *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"),

@@ -75,8 +75,9 @@ class ModelConfig(Section):
     """The policy that is trained."""
 
     path: str = "bundled"
-    """"bundled" (the tiny model of this package), a local folder, or a Hugging Face id; with
-    engine.type "openai", the model's name at that URL."""
+    """"bundled" (the tiny model of this package that was warmed up for the environment; or name
+    it: bundled/math, bundled/tools, bundled/frozenlake), a local folder, or a Hugging Face id;
+    with engine.type "openai", the model's name at that URL."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""
 

@@ -13,7 +13,9 @@ from agentgym_rl.sandbox import SandboxBackend
 
 from .sandboxes import Opened, opened
 
-IDS = [row.id for row in listing("env") if row.spec]
+EXAMPLES = {"mix-v0": "mix:math=2,code=1", "gymnasium-v0": "gymnasium:FrozenLake-v1"}
+"""What stands for an environment that must be told what to play."""
+IDS = [EXAMPLES.get(row.id, row.id) for row in listing("env") if row.spec]
 ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 HOSTILE = [

@@ -12,7 +12,7 @@ from agentgym_rl.config import EvalConfig, GatewayConfig
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.episode import Deadlines, Player
 from agentgym_rl.errors import ConfigError, InfraError, TooManyErrors
-from agentgym_rl.evaluate import EvalResult, evaluate
+from agentgym_rl.evaluate import EnvResult, EvalResult, evaluate
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
@@ -40,7 +40,8 @@ class Graded(Env):
 
     async def reset(self, *, seed=None, options=None):
         self.number = options["task"].seed
-        return [{"role": "user", "content": f"number {self.number}"}], {}
+        info = {"env_id": "odd"} if self.number % 2 else {}
+        return [{"role": "user", "content": f"number {self.number}"}], info
 
     async def step(self, action):
         return Step([], float(self.number), True, False, {"metrics": {"tool_calls": 2}})
@@ -103,7 +104,7 @@ async def evaluated(
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
-        player = Player(Graded, agent, gateway, clients, "m", Deadlines(5, 5))
+        player = Player(Graded, agent, gateway, clients, "m", Deadlines(5, 5), env_id="graded")
         async with asyncio.timeout(20):
             result = await evaluate(
                 player,
@@ -124,6 +125,11 @@ def test_every_task_is_played_once_and_averaged(play):
     assert (result.turns, result.versions) == (1.0, (7,))
     assert result.outcomes == {"completed": 10}
     assert len({entry.session_id for entry in found.engine.journal}) == 10
+
+
+def test_every_environment_has_its_own_mean(play):
+    result = play(agent=lambda: Picky(2)).result
+    assert result.envs == {"graded": EnvResult(5.0, 4), "odd": EnvResult(6.0, 4)}
 
 
 def test_progress_counts_to_the_end(play):

@@ -1,0 +1,108 @@
+"""`check_env`: every criterion, in order, on one environment."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from agentgym_rl import registry
+from agentgym_rl.env import Env
+from agentgym_rl.errors import ConfigError, InfraError
+from agentgym_rl.specs import EnvSpec
+from agentgym_rl.sync_env import SyncEnv
+
+from .criteria import CRITERIA
+from .criterion import Criterion, NotJudged, Violation
+from .report import Outcome, Report, Result
+from .services import Wanted, started
+from .subject import Subject
+
+CRITERION_S = 600.0
+"""Longest time of a criterion."""
+
+
+async def check_env(
+    env: str | EnvSpec | type[Env | SyncEnv],
+    *,
+    episodes: int = 8,
+    only: Collection[str] = (),
+    sandbox: str = "local",
+    sandbox_options: Mapping[str, Any] | None = None,
+    on_result: Callable[[Result], None] | None = None,
+    **options: Any,
+) -> Report:
+    """Whether an environment keeps the contract, criterion by criterion.
+
+    `env` is an id, a spec or a class, `options` are its own. `episodes` is the number of tasks
+    that are played, `only` the ids of the criteria to judge (and what they need). The sandbox is
+    started if the environment needs one. `on_result` hears of every criterion as it is judged.
+
+    Raises:
+        ConfigError: there is no such environment or criterion, or it cannot be made.
+        InfraError: what it runs on failed (sandboxes, a verifier): nothing is known of it.
+    """
+    chosen = _chosen(only)
+    spec = _spec_of(env).with_options(**options)
+    wanted = Wanted(sandbox, dict(sandbox_options or {}))
+    begun, results = time.monotonic(), dict[str, Result]()
+    async with started(spec.make(), wanted) as given:
+        subject = Subject(spec, episodes=episodes, given=given, wanted=wanted)
+        for criterion in chosen:
+            results[criterion.id] = await _result(criterion, subject, results)
+            if on_result is not None:
+                on_result(results[criterion.id])
+    return Report(spec.id, tuple(results.values()), duration_s=time.monotonic() - begun)
+
+
+async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, Result]) -> Result:
+    unmet = [id for id in criterion.needs if before[id].outcome is not Outcome.PASSED]
+    unmet = [id for id in unmet if before[id].outcome is Outcome.FAILED or _blocked(before[id])]
+    begun = time.monotonic()
+    outcome, detail = Outcome.PASSED, ""
+    try:
+        if unmet:
+            raise NotJudged(f"{_BLOCKED} {', '.join(unmet)}")
+        async with asyncio.timeout(CRITERION_S):
+            await criterion.judge(subject)
+    except NotJudged as error:
+        outcome, detail = Outcome.SKIPPED, str(error)
+    except Violation as error:
+        outcome, detail = Outcome.FAILED, str(error)
+    except InfraError:
+        raise
+    except Exception as error:  # the environment's own code, where no criterion expects it
+        outcome, detail = Outcome.FAILED, f"it could not be judged: {error!r:.400}"
+    fix = criterion.fix if outcome is Outcome.FAILED else ""
+    return Result(criterion.id, outcome, detail, fix, round(time.monotonic() - begun, 3))
+
+
+_BLOCKED = "first put right:"
+
+
+def _blocked(result: Result) -> bool:
+    return result.detail.startswith(_BLOCKED)
+
+
+def _chosen(only: Collection[str]) -> list[Criterion]:
+    """The criteria of these ids, and those that they need."""
+    known = {each.id: each for each in CRITERIA}
+    wanted: set[str] = set()
+    waiting = list(only or known)
+    while waiting:
+        id = waiting.pop()
+        if id not in known:
+            near = difflib.get_close_matches(id, known, n=3, cutoff=0.4) or list(known)
+            raise ConfigError(f"no criterion is called {id!r}; there are {', '.join(near)}")
+        if id not in wanted:
+            wanted.add(id)
+            waiting += known[id].needs
+    return [each for each in CRITERIA if each.id in wanted]
+
+
+def _spec_of(env: str | EnvSpec | type[Env | SyncEnv]) -> EnvSpec:
+    if isinstance(env, type):
+        env = f"{env.__module__}:{env.__qualname__}"
+    return registry.spec(env) if isinstance(env, str) else env
