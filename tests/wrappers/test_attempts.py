@@ -110,8 +110,8 @@ def test_open_tool_calls_are_answered_before_the_feedback():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     action = {"role": "assistant", "content": None, "tool_calls": [call]}
     steps = played(make(HERE, max_attempts=2), "", action)
-    assert [message["role"] for message in steps[1].observation] == ["user", "tool", "user"]
-    assert steps[1].observation[1]["tool_call_id"] == "c1"
+    assert [message["role"] for message in steps[1].observation] == ["tool", "user"]
+    assert steps[1].observation[0]["tool_call_id"] == "c1"
 
 
 def test_without_a_task_it_is_the_same_one_all_the_same():
