@@ -115,6 +115,7 @@ _SHORT_FORMS = {
     "model": "model.path",
     "engine": "engine.type",
     "sandbox": "sandbox.id",
+    "data": "env.options.data",
     "backend": "engine.type",
     "steps": "steps",
     "seed": "seed",
@@ -152,6 +153,8 @@ def load_configuration(args: Namespace) -> Config:
         value = getattr(args, name, None)
         if value is None:
             continue
+        if name == "data":  # written into a run's folder, it means the same from anywhere
+            value = str(Path(value).absolute())
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.
@@ -362,6 +365,7 @@ def _config(parser: ArgumentParser) -> None:
 
 def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    parser.add_argument("--data", metavar="FILE", help="its rows, of an environment that has some")
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
     parser.add_argument("--engine", metavar="TYPE", help=engines)
     _sandbox(parser)
