@@ -22,6 +22,7 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .transcript import Transcript
 from .verifier import VerifierPool
 from .wrappers import StepTimeout
 
@@ -97,6 +98,7 @@ class EpisodeEnv(Env):
         self.metrics: dict[str, float] = {}
         self.env_id = ""
         """As `info["env_id"]` of `reset` says."""
+        self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
     async def start(self) -> None:
@@ -110,6 +112,7 @@ class EpisodeEnv(Env):
         reset = self._env.reset(seed=self._task.seed, options=options)
         self._first = await self._guarded("env.reset", reset)
         self.env_id = str(self._first[1].get("env_id", ""))
+        self.transcript.answered(self._first[0])
         self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
@@ -142,10 +145,16 @@ class EpisodeEnv(Env):
         return first
 
     async def step(self, action: Message) -> Step:
-        """Forward a step; its reward counts."""
+        """Forward a step; its reward counts.
+
+        Raises:
+            AgentError: the episode has ended, or `action` is no message.
+        """
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
+        self.transcript.act(action)
         step = await self._guarded("env.step", self._env.step(action))
+        self.transcript.answered(step.observation)
         self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
         self.metrics |= step.info.get("metrics", {})
@@ -239,6 +248,8 @@ class Player:
             messages=record.messages,
             error=error_text,
             env_id=(env.env_id if env else "") or self.env_id,
+            actions_json=env.transcript.actions if env else (),
+            answers=env.transcript.answers if env else (),
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:

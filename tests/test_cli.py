@@ -23,6 +23,7 @@ FLAGS = {
     "bench": "--json",
     "audit": "--json --threshold --all",
     "check": "--json --config --sandbox --list --only --episodes --tasks",
+    "reverify": "--json --write",
     "doctor": "--json --config --sandbox",
 }
 
