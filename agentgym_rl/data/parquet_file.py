@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from agentgym_rl.errors import ConfigError
 
+from .extra import require
 from .fields import Row
 from .reader import Found, Place, Reader
 
@@ -24,7 +24,6 @@ class ParquetFile(Reader):
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
-        self._parquet = require("pyarrow.parquet", f"to read {path}")
         self._path = path
         self._kept: OrderedDict[int, Any] = OrderedDict()
 
@@ -48,9 +47,14 @@ class ParquetFile(Reader):
             self._kept.popitem(last=False)
         return _row(table, number)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_kept": OrderedDict[int, Any]()}
+
     def _open(self) -> Any:
         try:
-            return self._parquet.ParquetFile(self._path)
+            return require("pyarrow.parquet", f"to read {self._path}").ParquetFile(self._path)
+        except ConfigError:
+            raise
         except Exception as error:  # pyarrow's own kinds, which are not to be imported here
             raise ConfigError(f"{self.name}: no parquet file, or cut off: {error}") from error
 
@@ -66,18 +70,3 @@ class ParquetFile(Reader):
 def _row(table: Any, number: int) -> Row:
     (row,) = table.slice(number, 1).to_pylist()
     return row
-
-
-def require(module: str, purpose: str) -> Any:
-    """
-    Raises:
-        ConfigError: `module` is not installed; says what to do.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise ConfigError(
-            f"{package} is needed {purpose}, and cannot be imported ({error}): "
-            'pip install "agentgym-rl[hf]"'
-        ) from error

@@ -20,7 +20,10 @@ class Found(NamedTuple):
 
 
 class Reader(ABC):
-    """Rows of one file, or of one split of a data set; holds at most a few of them."""
+    """Rows of one file, or of one split of a data set; holds at most a few of them.
+
+    Can be pickled.
+    """
 
     name: str
     """Of the file or data set, for people."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from agentgym_rl.errors import ConfigError
 
+from .extra import require
 from .fields import Row
-from .parquet_file import require
 from .reader import Found, Place, Reader
 
 _log = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"@([0-9a-f]{40})/")
 
 
 class HubSplit(Reader):
@@ -37,20 +40,43 @@ def hub_splits(
 ) -> Mapping[str, HubSplit]:
     """The splits of the data set `dataset` (an id, or the folder of one), by name.
 
-    Downloads it, unless it is in the cache. Data sets that bring code of their own are refused by
-    `datasets` itself, from version 4 on.
+    Downloads it, unless it is in the cache. Without a `revision` it is the newest, whose commit a
+    warning tells, and the names of the splits: `ID@COMMIT:SPLIT`. Data sets that bring code of
+    their own are refused by `datasets` itself, from version 4 on.
 
     Raises:
         ConfigError: `datasets` is absent, or cannot load it.
     """
     datasets = require("datasets", f"to load the data set {dataset}")
-    if revision is None and not Path(dataset).is_dir():
-        _log.warning("data set %s: no revision is pinned, so its rows may change", dataset)
     try:
         found = datasets.load_dataset(dataset, name=config, revision=revision)
     except Exception as error:  # the hub's, the network's, pyarrow's: somebody else's code
         raise ConfigError(_advice(dataset, config, revision, error)) from error
-    return {str(name): HubSplit(rows, f"{dataset}:{name}") for name, rows in found.items()}
+    commits = {name: commit_of(rows.info.download_checksums) for name, rows in found.items()}
+    if revision is None and not Path(dataset).is_dir():
+        _warn(dataset, next(iter(commits.values()), None))
+    return {
+        str(name): HubSplit(rows, f"{dataset}{_at(commits[name] or revision)}:{name}")
+        for name, rows in found.items()
+    }
+
+
+def commit_of(files: Iterable[str] | None) -> str | None:
+    """The commit that is in the addresses of a data set's files; None: they have none."""
+    found = {match[1] for file in files or () if (match := _COMMIT.search(file))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _at(revision: str | None) -> str:
+    return f"@{revision}" if revision else ""
+
+
+def _warn(dataset: str, commit: str | None) -> None:
+    now = f"this is {commit}: set revision={commit} to have the same again" if commit else ""
+    _log.warning(
+        "data set %s: no revision is pinned, so its rows may change%s",
+        dataset, f"; {now}" if now else "",
+    )  # fmt: skip
 
 
 def _advice(dataset: str, config: str | None, revision: str | None, error: Exception) -> str:
