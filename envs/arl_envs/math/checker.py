@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,9 +9,9 @@ from agentgym_rl.errors import EnvError, InfraError
 
 from .answers import Verdict
 from .final import Mark, final_answer
-from .symbolic.expression import Node, Unreadable, numeral
+from .question import expressions_in
+from .symbolic.expression import Node, Unreadable, canonical, numeral
 from .symbolic.literal import Undecided, settle
-from .symbolic.notation import spelled
 from .symbolic.reading import read
 from .symbolic.shapes import Named, Scalar, Shape
 
@@ -72,7 +71,7 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
         answer = read(said)
     except Unreadable as error:
         return Judgement(Verdict.UNPARSEABLE, str(error))
-    if _echoes(said, gold, answer, quiz.question):
+    if _echoes(gold, answer, quiz.question):
         return Judgement(Verdict.WRONG, "an expression of the question, as it stands there")
     try:
         right = settle(gold, answer, quiz.question)
@@ -106,26 +105,21 @@ async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) 
     return Judgement(Verdict(result.value), "", result.ms)
 
 
-def _echoes(said: str, gold: Shape, answer: Shape, question: str) -> bool:
+def _echoes(gold: Shape, answer: Shape, question: str) -> bool:
     """Whether the answer is something still to be worked out that stands in the question.
 
     `Simplify sqrt(12)`, `Expand (x+1)^2`: equal to the right answer, and nothing was done.
     """
     ours, theirs = _expression(gold), _expression(answer)
-    if theirs is None or ours == theirs or theirs.op == "symbol" or numeral(theirs) is not None:
+    if theirs is None or theirs.op in ("symbol", "constant") or numeral(theirs) is not None:
         return False
-    text = _squeezed(said.rpartition("=")[2])
-    at = re.escape(text)
-    return bool(text) and bool(
-        re.search(rf"(?<![0-9A-Za-z.]){at}(?![0-9A-Za-z])", _squeezed(question))
-    )
+    said = canonical(theirs)
+    if ours is not None and canonical(ours) == said:
+        return False
+    return said in expressions_in(question)
 
 
 def _expression(shape: Shape) -> Node | None:
     while isinstance(shape, Named):
         shape = shape.value
     return shape.node if isinstance(shape, Scalar) else None
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"[\s$]|\\[()\[\]]", "", spelled(text))

@@ -12,11 +12,10 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from .answers import last_boxed
-
 Mark = Literal["boxed", "anchored"]
 
 _BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _ANCHORS = (
     re.compile(r"^[ \t]*####[ \t]*(?P<answer>[^\n]*)$", re.MULTILINE),
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
@@ -31,15 +30,31 @@ _SENTENCE_END = re.compile(r"(?<=[^\s])[.!](?=\s|$)")
 
 def final_answer(text: str, mark: Mark) -> str | None:
     """What `text` gives as its final answer; None if nothing is marked as one."""
+    box, boxed = last_box(text)
     if mark == "boxed":
-        return last_boxed(text)
-    box = max((match.start() for match in _BOX.finditer(text)), default=-1)
+        return boxed
     found = [match for pattern in _ANCHORS for match in pattern.finditer(text)]
     last = max(found, key=lambda match: match.start(), default=None)
     if last is None or last.start() <= box:
-        return last_boxed(text)
+        return boxed
     inside = last["answer"] if last["answer"] is not None else last["after"]
     return _sentence(inside)
+
+
+def last_box(text: str) -> tuple[int, str | None]:
+    """Where the last box begins that stands in no other (-1: there is none), and what is in it;
+    None if its brace never closes. Time is linear in the text."""
+    start, inside, at = -1, None, 0
+    while (opening := _BOX.search(text, at)) is not None:
+        start, inside, at, depth = opening.start(), None, opening.end(), 1
+        for brace in _BRACE.finditer(text, at):
+            depth += {"{": 1, "}": -1}.get(brace[0], 0)
+            if depth == 0:
+                inside, at = text[at : brace.start()], brace.end()
+                break
+        else:
+            return start, None
+    return start, inside
 
 
 def _sentence(text: str) -> str:

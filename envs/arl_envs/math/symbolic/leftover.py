@@ -13,6 +13,7 @@ product is multiplied out is not work either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from math import isqrt
 
@@ -56,10 +57,9 @@ def _is_power_of_number(node: Node) -> bool:
 def _is_arithmetic(node: Node) -> bool:
     match node:
         case Node(op="sum", args=terms):
-            parts = [_term(term) for term in terms]
-            return len(set(parts)) < len(parts) or any(
-                value == 0 for value, _ in map(_split, terms)
-            )
+            parts = [_split(part) for term in terms for part in _flat(term)]
+            rests = {rest for _, rest in parts}
+            return len(rests) < len(parts) or any(value == 0 for value, _ in parts)
         case Node(op="product", args=factors):
             plain = [factor for factor in factors if _rational(factor) is not None]
             return len(plain) > 1 or any(_rational(one) in (0, 1) for one in plain)
@@ -99,8 +99,14 @@ def _split(term: Node) -> tuple[Fraction, tuple[object, ...]]:
     return Fraction(1), (term,)
 
 
-def _term(term: Node) -> tuple[object, ...]:
-    return _split(term)[1]
+def _flat(term: Node) -> Iterator[Node]:
+    """The terms of a sum within a sum; their signs do not matter here."""
+    inner = term.args[0] if term.op == "negative" else term
+    if inner.op != "sum":
+        yield term
+        return
+    for part in inner.args:
+        yield from _flat(part)
 
 
 def _reducible(above: Node, below: Node) -> bool:

@@ -105,6 +105,9 @@ class Matcher:
     def _named(self, gold: Shape, answer: Shape) -> bool:
         if isinstance(gold, Named) and isinstance(answer, Named):
             return gold.name == answer.name and self.match(gold.value, answer.value)
+        if isinstance(answer, Relation) or isinstance(gold, Relation):
+            ours, theirs = _equation(gold), _equation(answer)
+            return ours is not None and theirs is not None and self.match(ours, theirs)
         if isinstance(gold, Named):
             return self.match(gold.value, answer)
         return isinstance(answer, Named) and self.match(gold, answer.value)
@@ -131,6 +134,16 @@ class Matcher:
             return self.match(gold.value, answer)
         assert isinstance(answer, Quantity)
         return asks_for(self._question, answer.unit) and self.match(gold, answer.value)
+
+
+def _equation(shape: Shape) -> Relation | None:
+    """y = an expression, as an equation between y and it."""
+    match shape:
+        case Relation():
+            return shape
+        case Named(name=name, value=Scalar(node=node)) if len(name) == 1:
+            return Relation("=", Node("symbol", name=name), node)
+    return None
 
 
 def _letter(shape: Shape) -> str:

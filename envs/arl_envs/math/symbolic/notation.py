@@ -39,6 +39,7 @@ _REWRITES = [
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\dbinom(?![A-Za-z])|\\tbinom(?![A-Za-z])", r"\\binom"),
         (rf"\\(?:{_FONTS})\s*\{{", r"\\text{"),
+        (r"\\text\{\s*(-?[0-9][0-9.,]*)\s*\}", r"\1"),
         (r"\\mathbb\s*\{?\s*R\s*\}?", r"\\reals "),
         (r"\\text\{\s*(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*\}", r"\\\1 "),
         (r"\\(?:var)?nothing(?![A-Za-z])|\\varnothing(?![A-Za-z])", r"\\emptyset "),
@@ -76,7 +77,7 @@ def plain(text: str) -> str:
     text = spelled(_undelimited(_unmarked(text)))
     if not balanced(text):
         raise Unreadable("braces that do not fit together")
-    text = re.sub(r"[.,;]+$", "", text).strip()
+    text = re.sub(r"(?<![.,;])[.,;]$", "", text).strip()
     return _unwrapped(text)
 
 
@@ -107,15 +108,17 @@ def _undelimited(text: str) -> str:
 
 def _unwrapped(text: str) -> str:
     """Without braces, or a box, around all of it."""
-    while True:
+    for _ in range(_MAX_WRAPS):
         for opening in ("{", r"\boxed{", r"\fbox{"):
             if text.startswith(opening) and closing(text, len(opening) - 1) == len(text) - 1:
                 text = text[len(opening) : -1].strip()
                 break
         else:
-            return text
+            break
+    return text
 
 
+_MAX_WRAPS = 4
 _PAIRS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\langle": r"\rangle"}
 _BRACKET = re.compile(r"\\[{}]|\\[lr]angle(?![A-Za-z])|\\.|[][(){}]", re.DOTALL)
 

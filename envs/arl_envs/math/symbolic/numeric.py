@@ -20,15 +20,26 @@ def differ(one: Node, other: Node) -> bool:
     names = sorted(symbols(one) | symbols(other))
     for point in range(3):
         place = {name: _coordinate(name, point) for name in names}
-        try:
-            a, b = evaluate(one, place), evaluate(other, place)
-        except (ArithmeticError, ValueError):
+        a, b = _value(one, place), _value(other, place)
+        if a is None or b is None:
             continue
-        if cmath.isfinite(a) and cmath.isfinite(b):
-            scale = max(abs(a), abs(b))
-            if abs(a - b) > 1e-6 * scale and scale > 1e-9:
-                return True
+        if cmath.isinf(a) != cmath.isinf(b):
+            return True
+        scale = max(abs(a), abs(b))
+        if cmath.isfinite(a) and abs(a - b) > 1e-6 * scale and scale > 1e-9:
+            return True
     return False
+
+
+def _value(node: Node, place: Mapping[str, float]) -> complex | None:
+    """Infinite where the numbers on the way are too large for floats; None where unknown."""
+    try:
+        value = evaluate(node, place)
+    except OverflowError:
+        return complex(math.inf)
+    except (ArithmeticError, ValueError):
+        return None
+    return None if cmath.isnan(value) else value
 
 
 def _coordinate(name: str, point: int) -> float:

@@ -68,20 +68,19 @@ def read_plain(text: str, depth: int) -> Shape:
     value, unit = split_unit(text)
     if unit and (_GROUPED.fullmatch(value) or _NUMBER.fullmatch(value)):
         return Quantity(Scalar(parse(value)), unit)
-    for reader in (
-        _choice,
-        _words,
-        _matrix,
-        read_relations,
-        _several,
-        _union,
-        _bracketed,
-        _special,
-    ):
+    for reader in _READERS:
         shape = reader(text, depth)
         if shape is not None:
             return shape
     return _quantity(text, depth)
+
+
+def _reals(text: str, depth: int) -> Shape | None:
+    del depth
+    if text not in ("\\reals", "\\text{all real numbers}", "\\text{all reals}", "all real numbers"):
+        return None
+    infinity = Node("constant", name="infty")
+    return Interval(Node("negative", (infinity,)), infinity, True, True)
 
 
 def _choice(text: str, depth: int) -> Shape | None:
@@ -89,7 +88,10 @@ def _choice(text: str, depth: int) -> Shape | None:
     if match is None:
         return None
     letter, rest = match[1] or match[3] or match[4], (match[2] or "").strip()
-    return Choice(letter, read_plain(rest, depth + 1) if rest else None)
+    value = read_plain(rest, depth + 1) if rest else None
+    if isinstance(value, Choice | Words):
+        raise Unreadable("more than one choice")
+    return Choice(letter, value)
 
 
 def _words(text: str, depth: int) -> Shape | None:
@@ -161,9 +163,6 @@ _BRACKETS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
 
 
 def _bracketed(text: str, depth: int) -> Shape | None:
-    if text == "\\reals":
-        infinity = Node("constant", name="infty")
-        return Interval(Node("negative", (infinity,)), infinity, True, True)
     opening = next((mark for mark in _BRACKETS if text.startswith(mark)), None)
     ending = next((mark for mark in _BRACKETS.values() if text.endswith(mark)), None)
     if opening is None or ending is None:
@@ -232,3 +231,9 @@ def _plus_minus(text: str) -> Shape:
         raise Unreadable("more than one plus-minus sign")
     both = [re.sub(r"\\[pm][mp](?![A-Za-z])", f" {sign} ", text) for sign in "+-"]
     return Items("list", tuple(Scalar(parse(one)) for one in both))
+
+
+_READERS = (
+    _reals, _choice, _words, _matrix, read_relations, _several, _union, _bracketed, _special,
+)  # fmt: skip
+"""In the order in which they are tried."""

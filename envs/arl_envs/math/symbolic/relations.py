@@ -66,6 +66,8 @@ def _one(text: str, depth: int) -> Shape:
     if found == ["="]:
         if _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
             return Named(_name(sides[0]), read_plain(sides[1], depth + 1))
+        if _NAME.fullmatch(sides[1]) and sides[1] not in _NO_NAME:
+            return Named(_name(sides[1]), read_plain(sides[0], depth + 1))
         return Relation("=", parse(sides[0]), parse(sides[1]))
     nodes = [parse(side) for side in sides]
     if all(op in _INVERSE for op in found):
