@@ -13,6 +13,8 @@ are the public ones; they load on first use, so `import agentgym_rl` stays fast 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gymnasium_ids import publish_plugins as _publish_plugins
+
 if TYPE_CHECKING:
     from .agent import Agent as Agent
     from .config import Config as Config
@@ -91,3 +93,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+_publish_plugins()

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .env import Env, Message, Step, ToolSpec
 from .task import SeededTasks, Split, TaskSource
@@ -21,7 +21,7 @@ class SyncEnv(ABC):
     The contract is that of `Env`, word for word.
     """
 
-    executor: ClassVar[Executor] = "inline"
+    executor: Executor = "inline"
     """`inline`: steps run on the event loop itself, which costs nothing and is right for those
     of less than a millisecond. `thread`: in a thread of the instance's own, for those that
     block; one that hangs cannot be ended, so it must bound its own time."""

@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors log process waiting asgi seeding interrupts loop_lag",
-    "config loading",
+    "config loading gymnasium_ids",
     "model",
     "task trajectory batch",
     "env agent sandbox engine",
     "wrappers sync_env",
     "specs",
     "registry metrics run_dir",
+    "sync_gym",
     "weights buffer algo",
     "batching episode_log pace",
     "gateway engines trainer cluster inspect",
