@@ -68,7 +68,7 @@ FROZENLAKE = Family(
     f"gymnasium:{ENV_ID}",
     tools=(),
     demonstrate=demonstrate,
-    plan=WarmUp(clean_steps=100, mixed_steps=250, tokens_per_row=60),
+    plan=WarmUp(clean_steps=100, mixed_steps=300, rows_per_step=16, tokens_per_row=60),
     size=Size(hidden=96, layers=3, heads=3, key_value_heads=3, feed_forward=256),
     # Nothing is split and the turns' headers merge: 5 tokens a turn, so that the 100 turns an
     # episode may have fit a context of 512.

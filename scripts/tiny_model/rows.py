@@ -21,6 +21,9 @@ from transformers import PreTrainedTokenizerFast
 from agentgym_rl.env import Message, ToolSpec
 
 
+OPENING = "<|im_start|>assistant\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One conversation in tokens; `loss_mask` marks what the assistant said."""
@@ -47,16 +50,18 @@ def segments(
 ) -> Iterator[tuple[str, bool]]:
     """The pieces of a conversation that are encoded separately: (text, was it sampled).
 
-    Relies on the template's prefix property: rendering fewer messages renders a prefix.
+    Relies on the template's prefix property, and on turns that read the same wherever they are.
     """
+    whole = render(tokenizer, messages, tools, generate=False)
     done = 0
-    for i, message in enumerate(messages):
+    for message in messages:
         if message["role"] == "assistant":
-            prompt = render(tokenizer, messages[:i], tools, generate=True)
-            turn = render(tokenizer, messages[: i + 1], tools, generate=False).rstrip("\n")
-            yield prompt[done:], False
-            yield turn[len(prompt) :], True
-            done = len(turn)
+            turn = render(tokenizer, [message], (), generate=False).rstrip("\n")
+            start = whole.index(turn, done)
+            said = start + len(OPENING)
+            yield whole[done:said], False
+            done = start + len(turn)
+            yield whole[said:done], True
 
 
 def demonstrated_rows(
