@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .sync_env import SyncEnv as SyncEnv
     from .task import Task as Task
     from .task import TaskSource as TaskSource
+    from .tool_env import ToolEnv as ToolEnv
+    from .tool_env import tool as tool
     from .trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
@@ -49,6 +51,7 @@ _HOMES = {
     "SyncEnv": "sync_env",
     "Task": "task",
     "TaskSource": "task",
+    "ToolEnv": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
     "load_config": "config",
@@ -58,6 +61,7 @@ _HOMES = {
     "pprint_registry": "registry",
     "register": "registry",
     "spec": "registry",
+    "tool": "tool_env",
 }
 
 __all__ = [
@@ -71,6 +75,7 @@ __all__ = [
     "SyncEnv",
     "Task",
     "TaskSource",
+    "ToolEnv",
     "ToolSpec",
     "Trajectory",
     "__version__",
@@ -81,6 +86,7 @@ __all__ = [
     "pprint_registry",
     "register",
     "spec",
+    "tool",
 ]
 
 

@@ -21,7 +21,7 @@ LINES = [
     "model",
     "task trajectory batch",
     "env agent sandbox engine",
-    "wrappers sync_env",
+    "wrappers sync_env tool_env",
     "specs",
     "registry metrics run_dir",
     "sync_gym",
@@ -42,7 +42,17 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 """Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
 
 FOR_PLUGINS = {
-    *("errors", "log", "config", "loading", "registry", "specs", "sync_env", "wrappers"),
+    *(
+        "errors",
+        "log",
+        "config",
+        "loading",
+        "registry",
+        "specs",
+        "sync_env",
+        "tool_env",
+        "wrappers",
+    ),
     *SIBLINGS,
 }
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}

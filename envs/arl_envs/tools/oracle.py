@@ -1,0 +1,30 @@
+"""The gold player: what a perfect agent would say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentgym_rl.env import Message
+
+from .answers import answer
+from .goals import GoldCall
+from .problem import Problem
+
+
+def solve(problem: Problem) -> list[Message]:
+    """The assistant messages of a perfect episode: a call a message, then the answer."""
+    calls = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
+    return [*calls, answer_message(answer(problem.facts))]
+
+
+def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
+    """An assistant message that makes one call."""
+    function = {"name": call.tool, "arguments": json.dumps(dict(call.arguments))}
+    made = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def answer_message(text: str) -> dict[str, Any]:
+    """An assistant message without a call."""
+    return {"role": "assistant", "content": text}
