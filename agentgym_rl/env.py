@@ -71,6 +71,10 @@ class Env(ABC):
     """Whether `reset` must be given `options["sandboxes"]`, a started `SandboxBackend`; a run's is
     the one that `--sandbox` names."""
 
+    uses_verifier: bool = False
+    """Whether `reset` is given `options["verifier"]`, the run's started `VerifierPool`; who plays
+    without one leaves it out (see `VerifierHandle`)."""
+
     @abstractmethod
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

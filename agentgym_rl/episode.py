@@ -22,6 +22,7 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .verifier import VerifierPool
 from .wrappers import StepTimeout
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,18 @@ class EpisodeEnv(Env):
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(self, env: Env, task: Task, *, sandboxes: SandboxBackend | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        *,
+        sandboxes: SandboxBackend | None = None,
+        verifier: VerifierPool | None = None,
+    ) -> None:
         self._env = env
         self._task = task
         self._sandboxes = sandboxes
+        self._verifier = verifier
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
         self.terminated = False
@@ -81,6 +90,8 @@ class EpisodeEnv(Env):
         options: dict[str, Any] = {"task": self._task}
         if self._env.needs_sandboxes:
             options["sandboxes"] = self._sandboxes
+        if self._env.uses_verifier and self._verifier is not None:
+            options["verifier"] = self._verifier
         reset = self._env.reset(seed=self._task.seed, options=options)
         self._first = await self._guarded("env.reset", reset)
         self.tools = self._env.tools
@@ -147,6 +158,8 @@ class Player:
     deadlines: Deadlines
     sandboxes: SandboxBackend | None = None
     """Started; for environments that need it."""
+    verifier: VerifierPool | None = None
+    """The same."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
@@ -161,7 +174,9 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes)
+                env = EpisodeEnv(
+                    self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier
+                )
             except FOREIGN as error:
                 if _is_ours(error):
                     raise

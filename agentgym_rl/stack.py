@@ -22,6 +22,7 @@ from .rollout import accept_filter
 from .sandbox import SandboxBackend
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
+from .verifier import VerifierPool
 
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
@@ -121,6 +122,23 @@ async def running_sandboxes(config: Config) -> AsyncIterator[SandboxBackend | No
 
 
 @contextlib.asynccontextmanager
+async def running_verifier(config: Config) -> AsyncIterator[VerifierPool | None]:
+    """The verifier pool, started, if the environment uses it.
+
+    Raises:
+        VerifierError: it cannot work here.
+    """
+    if not env_spec(config).make().uses_verifier:
+        yield None
+        return
+    options = config.verifier
+    async with VerifierPool(
+        options.num_workers, timeout_s=options.timeout_s, memory_mb=options.memory_mb
+    ) as pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
 async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
     model_dir = resolve_model(config.model.path, revision=config.model.revision)
@@ -143,11 +161,18 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
         await fleet.wait_serving()  # servers that ran already first get this run's version 0
         async with (
             running_sandboxes(config) as sandboxes,
+            running_verifier(config) as verifier,
             gateway.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
             yield make_player(
-                config, gateway, clients, info.model, sandboxes, wait_ready=fleet.wait_serving
+                config,
+                gateway,
+                clients,
+                info.model,
+                sandboxes=sandboxes,
+                verifier=verifier,
+                wait_ready=fleet.wait_serving,
             )
         watch.cancel()
 
@@ -157,8 +182,9 @@ def make_player(
     gateway: SessionServer,
     clients: AgentClients,
     model_name: str,
-    sandboxes: SandboxBackend | None,
     *,
+    sandboxes: SandboxBackend | None,
+    verifier: VerifierPool | None,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
 ) -> Player:
     """The player of the configured environment and agent."""
@@ -175,5 +201,6 @@ def make_player(
             turn_s=config.rollout.turn_timeout_s,
         ),
         sandboxes=sandboxes,
+        verifier=verifier,
         wait_ready=wait_ready,
     )

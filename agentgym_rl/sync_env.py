@@ -30,6 +30,7 @@ class SyncEnv(ABC):
     max_turns: int | None = None
     step_timeout_s: float = 10.0
     needs_sandboxes: bool = False
+    uses_verifier: bool = False
 
     @abstractmethod
     def reset(
@@ -63,6 +64,7 @@ class AsyncOverSync(Env):
         self.max_turns = env.max_turns
         self.step_timeout_s = env.step_timeout_s
         self.needs_sandboxes = env.needs_sandboxes
+        self.uses_verifier = env.uses_verifier
         self.tools = env.tools
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
 

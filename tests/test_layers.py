@@ -21,7 +21,7 @@ LINES = [
     "model",
     "task trajectory batch",
     "env agent sandbox engine",
-    "wrappers sync_env data",
+    "wrappers sync_env data verifier",
     "specs",
     "registry metrics run_dir",
     "weights buffer algo",
@@ -42,7 +42,7 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 
 FOR_PLUGINS = {
     *("errors", "log", "config", "loading", "registry", "specs", "sync_env", "wrappers"),
-    "data",
+    *("data", "verifier"),
     *SIBLINGS,
 }
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}

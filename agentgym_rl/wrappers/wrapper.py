@@ -37,6 +37,10 @@ class Wrapper(Env):
         return self.env.needs_sandboxes
 
     @property
+    def uses_verifier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.uses_verifier
+
+    @property
     def unwrapped(self) -> Env:
         return self.env.unwrapped
 

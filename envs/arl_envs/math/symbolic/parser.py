@@ -17,12 +17,61 @@ from .tokens import END, Token, tokenize
 MAX_DEPTH = 40
 
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp gcd lcm max min".split()
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "exp",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+    ]
 )
 _CONSTANTS = {"\\pi": "pi", "e": "e", "i": "i", "\\infty": "infty"}
 _GREEK = frozenset(
-    "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi "
-    "omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell".split()
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
 )
 _STARTS = {"(", "{", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\text", *_CONSTANTS}
 _STARTS |= {f"\\{name}" for name in FUNCTIONS | _GREEK}

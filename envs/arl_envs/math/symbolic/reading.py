@@ -42,8 +42,37 @@ _CHOICE = re.compile(
 )
 _LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-]+[\w:.'-]+)*")
 _SHORT_WORDS = frozenset(
-    "yes no odd even one two six ten all none any max min mon tue wed thu fri sat sun may jan feb "
-    "red not neg pos inf dne".split()
+    [
+        "yes",
+        "no",
+        "odd",
+        "even",
+        "one",
+        "two",
+        "six",
+        "ten",
+        "all",
+        "none",
+        "any",
+        "max",
+        "min",
+        "mon",
+        "tue",
+        "wed",
+        "thu",
+        "fri",
+        "sat",
+        "sun",
+        "may",
+        "jan",
+        "feb",
+        "red",
+        "not",
+        "neg",
+        "pos",
+        "inf",
+        "dne",
+    ]
 )
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 

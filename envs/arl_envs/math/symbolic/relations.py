@@ -87,6 +87,9 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
             return Named(left.name, Interval(Node("negative", (infinity,)), right, True, is_open))
         if right.op == "symbol" and not symbols(left):
             return Named(right.name, Interval(left, infinity, is_open, True))
+    if op == "\\neq" and left.op == "symbol" and not symbols(right):
+        both = Interval(Node("negative", (infinity,)), right, True, True)
+        return Named(left.name, Union((both, Interval(right, infinity, True, True))))
     return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
 
 

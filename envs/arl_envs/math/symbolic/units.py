@@ -122,6 +122,8 @@ def asks_for(question: str, unit: str) -> bool:
     others = {_one(word) for word in re.findall(r"[a-z]+", lower)} & _MEASURES
     if wanted in _MEASURES and others - {wanted}:
         return False  # hours or minutes: only one of them is right, and we do not guess which
+    if wanted not in _MEASURES and "how many" in lower and "how much" not in lower:
+        return wanted in {_one(word) for word in re.findall(r"[a-z]+", lower)}
     return any(
         wanted in {_one(word) for word in re.findall(r"[a-z]+", match[1])}
         for match in _ASKED.finditer(lower)
