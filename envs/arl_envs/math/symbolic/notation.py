@@ -1,4 +1,4 @@
-r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode signs, $...$."""
+r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode, $...$."""
 
 from __future__ import annotations
 

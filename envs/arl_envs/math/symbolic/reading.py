@@ -162,6 +162,10 @@ def _matrix(text: str, depth: int) -> Shape | None:
     return Matrix(rows)
 
 
+def _relations(text: str, depth: int) -> Shape | None:
+    return read_relations(text, depth, read_plain)
+
+
 def _several(text: str, depth: int) -> Shape | None:
     parts, found = split_top(text, _COMMA)
     if not found:
@@ -263,6 +267,6 @@ def _plus_minus(text: str) -> Shape:
 
 
 _READERS = (
-    _reals, _choice, _words, _matrix, read_relations, _several, _union, _bracketed, _special,
+    _reals, _choice, _words, _matrix, _relations, _several, _union, _bracketed, _special,
 )  # fmt: skip
 """In the order in which they are tried."""
