@@ -16,8 +16,8 @@ from .answers import Verdict
 from .answers import judge as judge_number
 from .calls import answer_calls
 from .checker import Judgement, Quiz, judge
-from .oracle import answer_message, solve
 from .options import Options
+from .oracle import answer_message, solve
 from .playable import check_task
 from .rows import row_tasks
 from .source import MathTasks
