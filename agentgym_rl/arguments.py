@@ -347,7 +347,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
+    parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
 
 
 def _new(parser: ArgumentParser) -> None:
