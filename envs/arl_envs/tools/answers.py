@@ -36,6 +36,11 @@ def judge(text: str, facts: Sequence[str]) -> Verdict:
     return Verdict.OK if said == (list(facts) or ["done"]) else Verdict.WRONG
 
 
+def is_question(text: str) -> bool:
+    """Whether the user will reply: it ends with a question mark, and answers nothing."""
+    return text.rstrip().endswith("?") and not any(map(_LINE.fullmatch, text.splitlines()))
+
+
 def read(text: str) -> list[str] | None:
     """The facts of a message's last line; None: it is no such message."""
     if len(text) > _MAX_MESSAGE_CHARS:

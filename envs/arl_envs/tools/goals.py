@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -16,6 +16,16 @@ class GoldCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request leaves open: nobody can know it, so it must be asked for."""
+
+    after: int
+    """Calls that show it: then a perfect agent asks."""
+    question: str
+    reply: str
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """What is asked for. Its last call is what does it, or shows what was asked."""
 
@@ -25,5 +35,6 @@ class Goal:
     """Where the last result shows what is to be said: a pattern with one group."""
     refused: bool = False
     """The rules forbid it, so nothing changes, and the refusal's number is to be said."""
-    touches: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
-    """Records that no other goal of the request may be about."""
+    touches: frozenset[object] = frozenset()
+    """What no other goal of the request may be about, lest their order matters."""
+    ask: Ask | None = None

@@ -13,9 +13,12 @@ from .problem import Problem
 
 
 def solve(problem: Problem) -> list[Message]:
-    """The assistant messages of a perfect episode: a call a message, then the answer."""
-    calls = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
-    return [*calls, answer_message(answer(problem.facts))]
+    """The assistant messages of a perfect episode: a call a message, a question
+    where one is needed, then the answer."""
+    said = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
+    if problem.ask is not None:
+        said.insert(problem.ask.after, text_message(problem.ask.question))
+    return [*said, text_message(answer(problem.facts))]
 
 
 def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
@@ -25,6 +28,6 @@ def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [made]}
 
 
-def answer_message(text: str) -> dict[str, Any]:
+def text_message(text: str) -> dict[str, Any]:
     """An assistant message without a call."""
     return {"role": "assistant", "content": text}

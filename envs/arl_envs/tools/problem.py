@@ -6,9 +6,11 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from . import by_name
-from .goals import Goal, GoldCall
+from .by_name import by_name
+from .compose import Plan, composed
+from .goals import Ask, Goal, GoldCall
 from .levels import Level
 from .shop import WRITES, Database, Desk
 from .shop.rules import Attempt, Refused, attempt_of
@@ -29,18 +31,22 @@ class Problem:
     refused: frozenset[Attempt]
     """What may be tried though it is refused: it was asked for."""
     calls: tuple[GoldCall, ...]
+    ask: Ask | None
+    """What the request leaves open; who does not ask is not paid, however well guessed."""
 
 
+@lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
 def problem_of(level: Level, seed: int) -> Problem:
     """The problem of `seed`."""
-    source = random.Random(f"arl-tools/{level.number}/{seed}")
+    source = random.Random(f"arl-tools/{level.name}/{seed}")
+    plan = Plan.draw(source, level) if level.number > 1 else None
     while True:  # draws until the shop itself agrees with what the generator thinks
         world = draw(source, level.size)
-        goal = by_name.goal(source, world, impossible=level.impossible)
-        if goal is None:
+        drawn = composed(source, world, plan, level) if plan else by_name(source, world)
+        if drawn is None:
             continue
         salt = f"{source.getrandbits(64):x}"
-        if found := _played(world, salt, goal.text, [goal]):
+        if found := _played(world, salt, *drawn):
             return found
 
 
@@ -64,7 +70,16 @@ def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Pro
         end, refused = database.state(), frozenset(desk.refused)
     finally:
         database.close()
-    return Problem(request, salt, image, end, tuple(facts), refused, tuple(calls.values()))
+    return Problem(
+        request=request,
+        salt=salt,
+        image=image,
+        end=end,
+        facts=tuple(facts),
+        refused=refused,
+        calls=tuple(calls.values()),
+        ask=goals[0].ask,
+    )
 
 
 def _fact(desk: Desk, goal: Goal) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .shop import Rows
-from .words import CITIES, FIRST, LAST, PRODUCTS
+from .shop.calendar import DAYS, HOURS
+from .words import CITIES, FIRST, LAST, PRODUCTS, SUBJECTS
 
 MAX_STOCK = 60
 
@@ -22,6 +24,8 @@ class Size:
     products: int
     namesakes: int = 0
     """Customers who share a first or a last name with another one."""
+    appointments: int = 0
+    tickets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,9 @@ def draw(random: random.Random, size: Size) -> World:
         for customer, many in zip(customers, count, strict=True)
         for _ in range(many)
     ]
-    return World(customers, products, orders)
+    appointments = _appointments(random, ids, size.appointments)
+    tickets = _tickets(random, ids, size.tickets)
+    return World(customers, products, orders, appointments, tickets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,10 @@ class World:
     customers: list[tuple[int, str, str, int]]
     products: list[tuple[int, str, int, int]]
     orders: list[Order]
+    appointments: list[tuple[int, int, int, int]]
+    """Id, customer, day, hour."""
+    tickets: list[tuple[int, int, str, str]]
+    """Id, customer, subject, status."""
 
     def rows(self) -> Rows:
         """What a `Database` is made of."""
@@ -83,12 +93,51 @@ class World:
             lines += [(order.id, product, quantity) for product, quantity in order.lines]
             if order.paid:
                 payments.append((order.id, order.paid, order.refunded))
-        rows = {"customers": self.customers, "products": self.products}
-        return rows | {"orders": orders, "lines": lines, "payments": payments}
+        rows: dict[str, Sequence[Any]] = {"customers": self.customers, "products": self.products}
+        rows |= {"orders": orders, "lines": lines, "payments": payments}
+        return rows | {"appointments": self.appointments, "tickets": self.tickets}
+
+    def order(self, key: int) -> Order:
+        """The one with that id."""
+        return next(order for order in self.orders if order.id == key)
+
+    def product_name(self, key: int) -> str:
+        """Of the product with that id."""
+        return next(name for product, name, *_ in self.products if product == key)
 
     def name_of(self, customer: int) -> str:
         """Of the customer with that id."""
         return next(name for key, name, *_ in self.customers if key == customer)
+
+
+def _appointments(
+    random: random.Random, customers: list[int], count: int
+) -> list[tuple[int, int, int, int]]:
+    """No two at an hour, and none on a customer's day twice."""
+    days = random.sample(DAYS, min(count, len(DAYS)) // 2 + 1) if count else []
+    hours = [(day, hour) for day in days for hour in HOURS]
+    found: dict[tuple[int, int], int] = {}
+    for day, hour in random.sample(hours, min(count, len(hours))):
+        found.setdefault((random.choice(customers), day), hour)
+    keys = random.sample(range(100, 1000), len(found))
+    return [
+        (key, customer, day, hour)
+        for key, ((customer, day), hour) in zip(keys, found.items(), strict=True)
+    ]
+
+
+def _tickets(
+    random: random.Random, customers: list[int], count: int
+) -> list[tuple[int, int, str, str]]:
+    """None about the same of the same customer."""
+    about = [(customer, subject) for customer in customers for subject in SUBJECTS]
+    found = random.sample(about, min(count, len(about)))
+    return [
+        (key, customer, subject, random.choice(("open", "open", "closed")))
+        for key, (customer, subject) in zip(
+            random.sample(range(100, 1000), len(found)), found, strict=True
+        )
+    ]
 
 
 def _order(random: random.Random, key: int, customer: Any, products: list[Any]) -> Order:

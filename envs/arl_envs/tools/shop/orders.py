@@ -71,19 +71,7 @@ class Orders(Rulebook):
     @tool
     def refund_order(self, order: int) -> str:
         """Pay an order back."""
-        _, _, status, days, _ = self.row("orders", order, "order")
-        paid, refunded = self._paid(order)
-        reason = (
-            f"order is {status}"
-            if status not in ("delivered", "cancelled")
-            else f"delivered {days} days ago"
-            if status == "delivered" and days > REFUND_DAYS
-            else "nothing to pay back"
-            if paid <= refunded
-            else ""
-        )
-        if reason:
-            raise self.refuse(reason, "refund_order", {"order": order})
+        self._must_be_returnable(order, "refund_order", {"order": order})
         self.database.run("UPDATE payments SET refunded = amount WHERE orders = ?", order)
         return "ok"
 
@@ -91,6 +79,19 @@ class Orders(Rulebook):
         status = self.row("orders", order, "order")[2]
         if status != "open":
             raise self.refuse(f"order is {status}", tool, arguments)
+
+    def _must_be_returnable(self, order: int, tool: str, arguments: Mapping[str, Any]) -> None:
+        _, _, status, days, _ = self.row("orders", order, "order")
+        paid, refunded = self._paid(order)
+        reason = ""
+        if status not in ("delivered", "cancelled"):
+            reason = f"order is {status}"
+        elif status == "delivered" and days > REFUND_DAYS:
+            reason = f"delivered {days} days ago"
+        elif paid <= refunded:
+            reason = "nothing to pay back"
+        if reason:
+            raise self.refuse(reason, tool, arguments)
 
     def _total(self, order: int) -> int:
         query = (
