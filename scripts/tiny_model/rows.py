@@ -20,7 +20,6 @@ from transformers import PreTrainedTokenizerFast
 
 from agentgym_rl.env import Message, ToolSpec
 
-
 OPENING = "<|im_start|>assistant\n"
 
 
