@@ -67,6 +67,15 @@ A failing endpoint is never a reward of 0: requests are sent again, episodes are
 played again, then the evaluation ends with an error. A wrong key, model or
 parameter ends it at once.
 """
+_NEW = """\
+Write a small package with an environment of your own; docs/environments.md explains
+what is in it.
+
+  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
+  pip install -e shop         from now on `arl list` shows shop-v0
+  arl check shop              does it keep what an environment promises?
+  arl train --env shop        trains at once, on the CPU
+"""
 _REVERIFY = """\
 Would the environment, as it is today, pay what the recorded episodes were paid?
 
@@ -93,6 +102,23 @@ want of namespaces, --sandbox.options.isolation=landlock tries what it can do in
 
 Exit code: 0 it works, 1 it does not.
 """
+_CHECK = """\
+Does an environment keep the contract? Criterion by criterion, with what to do.
+
+  arl check math                       a registered id, or name:value
+  arl check mine:MyEnv                 a class of the current folder, installed or not
+  arl check math --env.options.level=3 --tasks=10000
+  arl check --list                     the criteria, a line each
+
+Scripted agents play a few tasks: one says what solve() gives, one nothing, one
+repeats the question, one calls every tool with junk, others give bad answers
+and broken messages. Each criterion that fails says what was found and what to
+do; one that only follows from another waits for it. With --tasks=N they play N
+tasks each: the oracle must be paid in full, the others nothing.
+
+A sandbox is started where the environment needs one. Exit code: 0 it passes,
+1 it does not, 2 there is no such environment or criterion.
+"""
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
 --rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
@@ -104,6 +130,7 @@ _SHORT_FORMS = {
     "model": "model.path",
     "engine": "engine.type",
     "sandbox": "sandbox.id",
+    "data": "env.options.data",
     "backend": "engine.type",
     "steps": "steps",
     "seed": "seed",
@@ -141,6 +168,8 @@ def load_configuration(args: Namespace) -> Config:
         value = getattr(args, name, None)
         if value is None:
             continue
+        if name == "data":  # written into a run's folder, it means the same from anywhere
+            value = str(Path(value).absolute())
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.
@@ -304,9 +333,29 @@ def _doctor(parser: ArgumentParser) -> None:
     _sandbox(parser)
 
 
+def _check(parser: ArgumentParser) -> None:
+    parser.description = _CHECK
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
+    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
+    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _sandbox(parser)
+
+
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
+
+
+def _new(parser: ArgumentParser) -> None:
+    parser.description = _NEW
+    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    _json(parser)
 
 
 _COMMANDS = {
@@ -315,6 +364,8 @@ _COMMANDS = {
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "check": (_check, "does an environment keep the contract?"),
+    "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
@@ -339,6 +390,7 @@ def _config(parser: ArgumentParser) -> None:
 
 def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    parser.add_argument("--data", metavar="FILE", help="its rows, of an environment that has some")
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
     parser.add_argument("--engine", metavar="TYPE", help=engines)
     _sandbox(parser)

@@ -37,6 +37,7 @@ def split_batch(
                 num_trained_tokens=sum(e.num_trained for e in episodes),
                 num_episodes=sum(e.num_trained > 0 for e in episodes),
                 minibatches=minibatches,
+                weights=[groups[g].weight for g in group_of],
             )
         )
     return shards

@@ -89,6 +89,8 @@ class Controller:
         """Wakes those who wait for ranks or versions."""
         self.generated_tokens = 0
         """Tokens sampled in training episodes so far (rollout adds them)."""
+        self.rollout_metrics: dict[str, float] = {}
+        """Numbers of the rollout as a whole that go with every step (rollout sets them)."""
         self.history: list[Mapping[str, float]] = []
         """Metrics of every finished step."""
         self._config = config
@@ -176,6 +178,7 @@ class Controller:
         await self._episodes.publish(report.version, report.step, report.checkpoint)
         self.overlap.add_intervals(report.intervals)
         metrics = self._pending.pop(report.step) | dict(report.metrics)
+        metrics |= self.rollout_metrics
         metrics |= self._throughput(self._leased[report.step][0].num_trained_tokens)
         self._metrics.write(report.step, metrics)
         self.history.append(metrics)

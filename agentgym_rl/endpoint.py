@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .gateway.client import AgentClients
 from .gateway.relay import Relay
 from .gateway.upstream import Upstream
-from .stack import check_parts, make_player, running_sandboxes
+from .stack import check_parts, make_player, running_sandboxes, running_verifier
 
 
 def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
@@ -38,6 +38,11 @@ def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
             f"gateway.tool_parser {config.gateway.tool_parser!r} means nothing with "
             "--engine=openai: the endpoint itself reads tool calls; leave it out"
         )
+    if config.rollout.max_input_tokens is not None:
+        raise ConfigError(
+            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "
+            "--engine=openai: nobody here knows the tokens of the model there; leave it out"
+        )
     _api_key(engine)
     check_parts(config)
 
@@ -61,10 +66,13 @@ async def serving_endpoint(config: Config, engine: OpenAIEngineConfig) -> AsyncI
         async with (
             upstream,
             running_sandboxes(config) as sandboxes,
+            running_verifier(config) as verifier,
             relay.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
-            yield make_player(config, relay, clients, upstream.model, sandboxes)
+            yield make_player(
+                config, relay, clients, upstream.model, sandboxes=sandboxes, verifier=verifier
+            )
         watch.cancel()
 
 

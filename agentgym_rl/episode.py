@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .agent import Agent
-from .env import Env, Message, Step
+from .env import Env, Message, Step, ToolSpec
 from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.server import SessionServer
@@ -23,6 +23,7 @@ from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
 from .transcript import Transcript
+from .verifier import VerifierPool
 from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,19 @@ class Deadlines:
     turn_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class InputLimit:
+    """Longest first prompt, in tokens, as the environment gives it: an agent may add its own."""
+
+    max_tokens: int
+    count: Callable[[Sequence[Message], Sequence[ToolSpec]], int]
+    """Tokens of messages and tools, as the model's chat template has them."""
+
+
+class InputTooLong(Exception):
+    """The task's first prompt is longer than allowed: it is not played."""
+
+
 class EpisodeEnv(Env):
     """The environment as the agent sees it: prepared with the task, and scored.
 
@@ -63,10 +77,18 @@ class EpisodeEnv(Env):
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(self, env: Env, task: Task, *, sandboxes: SandboxBackend | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        *,
+        sandboxes: SandboxBackend | None = None,
+        verifier: VerifierPool | None = None,
+    ) -> None:
         self._env = env
         self._task = task
         self._sandboxes = sandboxes
+        self._verifier = verifier
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
         self.terminated = False
@@ -83,6 +105,8 @@ class EpisodeEnv(Env):
         options: dict[str, Any] = {"task": self._task}
         if self._env.needs_sandboxes:
             options["sandboxes"] = self._sandboxes
+        if self._env.uses_verifier and self._verifier is not None:
+            options["verifier"] = self._verifier
         try:
             self._first = await self._env.reset(seed=self._task.seed, options=options)
         except FOREIGN as error:
@@ -91,6 +115,24 @@ class EpisodeEnv(Env):
         self.env_id = str(self._first[1].get("env_id", ""))
         self.transcript.answered(self._first[0])
         self.tools = self._env.tools
+
+    def check_input(self, limit: InputLimit) -> None:
+        """After `start`: that the first messages are not too long.
+
+        Raises:
+            InputTooLong: they are.
+        """
+        assert self._first is not None
+        messages, _ = self._first
+        try:
+            found = limit.count(messages, self.tools)
+        except ValueError:  # of the chat template: the agent's first request will say so
+            return
+        if found > limit.max_tokens:
+            raise InputTooLong(
+                f"the first prompt of task {self._task.id} has {found} tokens, more than "
+                f"rollout.max_input_tokens {limit.max_tokens}"
+            )
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -166,9 +208,14 @@ class Player:
     """Started; for environments that need it."""
     env_id: str = ""
     """What `make_env` makes, where `reset` does not say it."""
+    verifier: VerifierPool | None = None
+    """The same."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
+
+    input_limit: InputLimit | None = None
+    """Tasks whose first prompt is longer are not played."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
@@ -180,7 +227,9 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes)
+                env = EpisodeEnv(
+                    self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier
+                )
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
@@ -214,6 +263,8 @@ class Player:
         try:
             async with limit:
                 await env.start()
+                if self.input_limit is not None:
+                    env.check_input(self.input_limit)
                 await self.make_agent().run(env, client, model=self.model_name, task=task)
         except FOREIGN as error:
             if _is_ours(error):
@@ -268,6 +319,8 @@ def _judge(
     assert env is not None
     if isinstance(failed, _Deadline):
         return Outcome.ABORTED, str(failed)
+    if isinstance(failed, InputTooLong):
+        return Outcome.TOO_LONG, str(failed)
     if isinstance(failed, ContextLengthError) or _is_context_overflow(failed):
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:

@@ -29,11 +29,11 @@ from .fleet import Fleet
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
-from .model import resolve_model, resolve_paths, weights_size
-from .pace import Pace, SandboxPace, measuring
+from .model import model_folder, resolve_paths, weights_size
+from .pace import Pace, SandboxPace, VerifierPace, measuring
 from .process import free_port
 from .rollout import Rollout
-from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .run_dir import create_run_dir, file_name, record_tasks, release_if_unused, shown
 from .stack import check, serving_policy, task_source
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
@@ -70,6 +70,7 @@ class TrainResult:
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None
+    verifier: VerifierPace | None
     """See pace.Pace."""
 
 
@@ -81,7 +82,7 @@ async def train(config: Config, progress: Progress) -> TrainResult:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
@@ -155,7 +156,7 @@ class _TrainingRun:
                 # Rollout ends before the gateway does: no episode fails because the run ends.
                 async with (
                     serving_policy(self.config, self.fleet) as player,
-                    measuring(player.sandboxes) as meter,
+                    measuring(player.sandboxes, player.verifier) as meter,
                     asyncio.TaskGroup() as producers,
                 ):
                     before = await self._evaluate(player, "before")
@@ -213,10 +214,12 @@ class _TrainingRun:
         return result
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
+        tasks = task_source(self.config, "train", seed=self.config.seed)
+        record_tasks(self.run_dir, tasks)
         rollout = Rollout(
             self.config,
             player=player,
-            tasks=task_source(self.config, "train", seed=self.config.seed),
+            tasks=tasks,
             buffer=self.controller.buffer,
             episodes=self.episodes,
             controller=self.controller,
@@ -295,6 +298,7 @@ class _TrainingRun:
             episodes_per_s=pace.episodes_per_s,
             loop_lag_ms=pace.loop_lag_ms,
             sandbox=pace.sandbox,
+            verifier=pace.verifier,
         )
 
 

@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import registry
 from .config import Config, VllmEngineConfig
 from .engines.vllm.build import check_interrupt, find_build
-from .episode import Deadlines, Player, at_once
+from .env import Message, ToolSpec
+from .episode import Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
 from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
 from .gateway.server import Gateway, SessionServer
-from .model import resolve_model, tokenizer_hash
+from .model import model_folder, tokenizer_hash
 from .rollout import accept_filter
 from .sandbox import SandboxBackend
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
+from .verifier import VerifierPool
 
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
@@ -38,7 +40,7 @@ def check(config: Config) -> None:
     engine = config.own_engine
     check_parts(config)
     accept_filter(config.rollout.should_accept)
-    ChatFormat.load(resolve_model(config.model.path, revision=config.model.revision))
+    ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
@@ -55,7 +57,8 @@ def check_parts(config: Config) -> None:
     env_spec(config).make()
     _sandboxes(config)
     registry.make_agent(config.agent.id, **config.agent.options)
-    _check_tasks(config, "eval")
+    if config.eval.num_tasks:
+        _check_tasks(config, "eval")
     if config.gateway.port:
         try:
             with socket.socket() as probe:
@@ -72,7 +75,8 @@ def _check_tasks(config: Config, split: Split) -> None:
     try:
         task = task_source(config, split, seed=config.seed)[0]
     except IndexError as error:
-        raise ConfigError(f"{config.env.id} has no {split} tasks") from error
+        hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
+        raise ConfigError(f"{config.env.id} has no {split} tasks{hint}") from error
     if not isinstance(task, Task):
         raise ConfigError(f"{config.env.id}: a task source must give Task objects, got {task!r}")
     try:
@@ -121,9 +125,26 @@ async def running_sandboxes(config: Config) -> AsyncIterator[SandboxBackend | No
 
 
 @contextlib.asynccontextmanager
+async def running_verifier(config: Config) -> AsyncIterator[VerifierPool | None]:
+    """The verifier pool, started, if the environment uses it.
+
+    Raises:
+        VerifierError: it cannot work here.
+    """
+    if not env_spec(config).make().uses_verifier:
+        yield None
+        return
+    options = config.verifier
+    async with VerifierPool(
+        options.num_workers, timeout_s=options.timeout_s, memory_mb=options.memory_mb
+    ) as pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
 async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
@@ -143,11 +164,19 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
         await fleet.wait_serving()  # servers that ran already first get this run's version 0
         async with (
             running_sandboxes(config) as sandboxes,
+            running_verifier(config) as verifier,
             gateway.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
             yield make_player(
-                config, gateway, clients, info.model, sandboxes, wait_ready=fleet.wait_serving
+                config,
+                gateway,
+                clients,
+                info.model,
+                sandboxes=sandboxes,
+                verifier=verifier,
+                wait_ready=fleet.wait_serving,
+                count_prompt=gateway.count_prompt,
             )
         watch.cancel()
 
@@ -157,13 +186,16 @@ def make_player(
     gateway: SessionServer,
     clients: AgentClients,
     model_name: str,
-    sandboxes: SandboxBackend | None,
     *,
+    sandboxes: SandboxBackend | None,
+    verifier: VerifierPool | None,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
+    count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
     """The player of the configured environment and agent."""
     env = env_spec(config)
     agent = registry.spec(config.agent.id, kind="agent")
+    longest = config.rollout.max_input_tokens
     return Player(
         make_env=env.maker(),
         make_agent=lambda: agent.make(**config.agent.options),
@@ -176,5 +208,7 @@ def make_player(
         ),
         sandboxes=sandboxes,
         env_id=config.env.id,
+        verifier=verifier,
         wait_ready=wait_ready,
+        input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,13 +16,22 @@ Split = Literal["train", "eval"]
 class Task:
     """One problem: everything an environment needs to reset itself to it.
 
-    `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON.
+    `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON. `weight`
+    multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
+
+    Raises:
+        ValueError: `weight` is negative or not finite.
     """
 
     id: str
     seed: int
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     split: Split = "train"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < math.inf:
+            raise ValueError(f"weight of task {self.id}: got {self.weight}, expected 0 or more")
 
 
 class TaskSource(ABC):
@@ -34,6 +44,11 @@ class TaskSource(ABC):
     def __len__(self) -> int:
         """Number of tasks; raises TypeError when the source is infinite."""
         raise TypeError(f"{type(self).__name__} is infinite: it has no length")
+
+    def describe(self) -> dict[str, Any]:
+        """What the tasks come from, as JSON to be kept with a run; {}: nothing beyond what the
+        configuration says."""
+        return {}
 
 
 class SeededTasks(TaskSource):

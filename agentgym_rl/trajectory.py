@@ -32,10 +32,17 @@ class Outcome(StrEnum):
     ENV_ERROR = "env_error"
     INFRA_ERROR = "infra_error"
     ABORTED = "aborted"
+    TOO_LONG = "too_long"
+    """Not played: its first prompt has more than `rollout.max_input_tokens`."""
 
     @property
     def trains(self) -> bool:
         return self in (Outcome.COMPLETED, Outcome.TRUNCATED)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong: neither that it trains, nor that it was left out."""
+        return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,7 @@ __all__ = [
     "EmbeddedEngineConfig", "EngineConfig", "EnvConfig", "EvalConfig", "GatewayConfig",
     "LoggingConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
     "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "TrainerConfig",
-    "VllmEngineConfig", "WeightsConfig",
+    "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "section_types",
 ]  # fmt: skip
 
@@ -49,7 +49,8 @@ class EnvConfig(Section):
     """Registered id, or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of `make`: the environment's own (`--env.options.level=2`), and those that
-    every environment has: max_turns, wrappers."""
+    every environment has: max_turns, wrappers, max_attempts, feedback, retry_discount and
+    success_reward (`EnvSpec` explains them)."""
 
 
 class AgentConfig(Section):
@@ -70,12 +71,25 @@ class SandboxConfig(Section):
     """Keyword arguments of the backend (`--sandbox.options.slots=16`)."""
 
 
+class VerifierConfig(Section):
+    """Processes for verifiers that may hang, crash, or run what they judge; started where the
+    environment uses them."""
+
+    num_workers: int = Field(default=2, ge=1, le=128)
+    """Processes, each of which answers one call at a time."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest call, from its dispatch to a free process on; it is tried twice."""
+    memory_mb: int = Field(default=2048, ge=64)
+    """Memory (address space) that a process may take."""
+
+
 class ModelConfig(Section):
     """The policy that is trained."""
 
     path: str = "bundled"
-    """"bundled" (the tiny model of this package), a local folder, or a Hugging Face id; with
-    engine.type "openai", the model's name at that URL."""
+    """"bundled" (the tiny model of this package that was warmed up for the environment; or name
+    it: bundled/math, bundled/tools, bundled/frozenlake), a local folder, or a Hugging Face id;
+    with engine.type "openai", the model's name at that URL."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""
 
@@ -123,10 +137,17 @@ class RolloutConfig(Section):
     (`Env.step_timeout_s`, 10 s for most)."""
     max_retries: int = Field(default=2, ge=0)
     """Times an episode is played again after an infrastructure failure."""
+    shuffle: bool = True
+    """Tasks of a finite source come in another order each epoch, by `seed`; if not, always in the
+    source's own."""
+    max_input_tokens: int | None = Field(default=None, ge=1)
+    """Longest first prompt, messages and tools, in tokens; longer tasks are not played, but
+    dropped and counted as `too_long`."""
     should_accept: str = "all"
     """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
     max_rejected: int = Field(default=1000, ge=1)
-    """Groups `should_accept` may refuse in a row before the run stops with an error."""
+    """Groups in a row that `should_accept` may refuse, or that may be too long, before the run
+    stops with an error; and tasks in a row that may have weight 0."""
 
     @property
     def admitted_groups(self) -> int:
@@ -242,6 +263,7 @@ class Config(Section):
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    verifier: VerifierConfig = VerifierConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EmbeddedEngineConfig()
     gateway: GatewayConfig = GatewayConfig()

@@ -3,9 +3,10 @@
     make("math-v0")  =  OrderEnforcing( TurnLimit( …yours… ( Timeout( PassiveChecker( MathEnv )))))
 
 `make` puts the four around everything; `wrappers=` of `make` (`[[env.wrappers]]` in a
-configuration) goes between. Each is a file here.
+configuration) goes between, around Attempts where `max_attempts` is above 1. Each is a file here.
 """
 
+from .attempts import Attempts
 from .order import OrderEnforcing
 from .passive import PassiveChecker
 from .record import Record
@@ -15,6 +16,7 @@ from .turn_limit import TurnLimit
 from .wrapper import Wrapper
 
 __all__ = [
+    "Attempts",
     "OrderEnforcing",
     "PassiveChecker",
     "Record",

@@ -6,8 +6,9 @@ import pytest
 from arl_envs.code.compare import same_value
 from arl_envs.code.problem import CallTest, Tolerance
 from arl_envs.code.rows.assertions import split_tests
-from arl_envs.code.rows.refusal import RowRefused
 from arl_envs.code.rows.tolerance import ROUNDING
+
+from agentgym_rl.data import RowRefused
 
 from .rows_kit import passes, problem
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from arl_envs.code.rows import row_tasks
-from arl_envs.code.rows.files import files_of, open_file
 
+from agentgym_rl.data import files_of, open_file
 from agentgym_rl.errors import ConfigError
 
 from .rows_kit import sums, write_lines

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from arl_envs.code.problem import CallTest, TextTest
-from arl_envs.code.rows.refusal import RowRefused
 from arl_envs.code.rows.tolerance import PRINTED, ROUNDING
+
+from agentgym_rl.data import RowRefused
 
 from .rows_kit import passes, problem
 

@@ -5,12 +5,12 @@ import json
 from typing import Any
 
 import pytest
-from arl_envs.code.rows.fields import parse_json
 from arl_envs.code.rows.format import FORMATS
 from arl_envs.code.rows.packed import unpack
-from arl_envs.code.rows.refusal import RowRefused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from agentgym_rl.data import RowRefused, parse_json
 
 from .rows_kit import problem
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from arl_envs.code.problem import Problem
-from arl_envs.code.rows import RowTasks, row_tasks
+from arl_envs.code.rows import row_tasks
 
+from agentgym_rl.data import RowTasks
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Task
 
@@ -111,7 +112,7 @@ def test_refused_rows_are_counted_and_told_once(tmp_path: Path, caplog: Any) -> 
     assert (tasks[0].index.num_rows, tasks[0].index.num_refused) == (11, 10)
     (record,) = caplog.records
     assert "10 of 11 rows are refused" in record.getMessage()
-    assert "line 2: the same statement as" in record.getMessage()
+    assert "line 2: the same question as" in record.getMessage()
     assert record.getMessage().count("not JSON") == 4
 
 
@@ -137,7 +138,7 @@ def test_all_rows_refused(tmp_path: Path) -> None:
 def test_formats_are_told_by_their_fields(tmp_path: Path, row: Any, known: str) -> None:
     path = write_lines(tmp_path / "rows.jsonl", [row])
     tasks = row_tasks("train", path=path, eval_fraction=0)
-    assert [entry.format for entry in tasks.index.entries] == [known]
+    assert [make.format for make in tasks.index.makers] == [known]
     assert row_tasks("train", path=path, eval_fraction=0, format=known)[0] == tasks[0]
 
 

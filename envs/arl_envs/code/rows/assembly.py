@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentgym_rl.data import RowRefused
 from arl_envs.code.driver import encode
 from arl_envs.code.problem import CallTest, Problem, TextTest
 
 from .draft import Draft
 from .example import is_example
 from .prelude import PRELUDE
-from .refusal import RowRefused
 from .statement import statement_of
 
 LONGEST_TIME_LIMIT_S = 30.0

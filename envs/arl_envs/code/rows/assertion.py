@@ -10,11 +10,11 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from agentgym_rl.data import RowRefused
 from arl_envs.code.problem import CallTest
 
-from .fields import check_value
-from .refusal import RowRefused
 from .tolerance import rounding_of, tolerance_of
+from .values import check_value
 
 Names = Mapping[str, ast.expr]
 """What local variables stand for."""

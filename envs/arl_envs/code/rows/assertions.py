@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Sequence
 from itertools import chain
 
+from agentgym_rl.data import RowRefused
 from arl_envs.code.problem import CallTest, Tolerance
 
 from .assertion import call_arguments, is_call_of, literal, number, resolve, show, split_assert
 from .cases import check_pairs
-from .refusal import RowRefused
 from .tolerance import ROUNDING, rounding_of, tolerance_of
 
 MAX_SOURCE_BYTES = 4 << 20

@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from agentgym_rl.data import RowRefused, check_text, parse_json, shorten
 from arl_envs.code.problem import CallTest, TextTest
 
-from .fields import check_text, check_value, parse_json, shorten
-from .refusal import RowRefused
 from .tolerance import PRINTED, rounding_of
+from .values import check_value
 
 _RETURNS_LIST = re.compile(r"->\s*(typing\.)?list\b", re.IGNORECASE)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentgym_rl.data import Row, RowRefused, json_field, optional_text, shorten, text_field
+
 from .apps import object_tests
 from .draft import Draft
-from .fields import Row, json_field, optional_text, shorten, text_field
 from .listed import entry_of, listed_tests
-from .refusal import RowRefused
 
 
 def draft_of(row: Row) -> Draft:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from agentgym_rl.data import Row
 from agentgym_rl.errors import ConfigError
 
 from . import apps, deepcoder, humaneval, kodcode, livecodebench, mbpp
 from .draft import Draft
-from .fields import Row
 
 
 class Format(NamedTuple):

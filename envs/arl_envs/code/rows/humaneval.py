@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from agentgym_rl.data import Row, text_field
+
 from .assertions import split_tests
 from .cases import check_entry
 from .draft import Draft
-from .fields import Row, text_field
 from .signature import before
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agentgym_rl.data import Row, json_field, optional_text, text_field
+
 from .assertions import called_function, split_tests
 from .cases import check_entry
 from .draft import Draft
-from .fields import Row, json_field, optional_text, text_field
 from .signature import header
 
 

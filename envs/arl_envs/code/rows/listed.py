@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentgym_rl.data import RowRefused, parse_json, shorten
+
 from .cases import call_tests, check_entry, text_tests
 from .draft import Tests
-from .fields import parse_json, shorten
-from .refusal import RowRefused
 
 PROGRAM = ("stdin", "stdin_stdout")
 FUNCTION = ("functional", "function_call")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentgym_rl.data import Row, RowRefused, json_field, optional_text, shorten, text_field
+
 from .draft import Draft
-from .fields import Row, json_field, optional_text, shorten, text_field
 from .listed import entry_of, listed_tests
 from .packed import unpack
-from .refusal import RowRefused
 
 
 def draft_of(row: Row) -> Draft:

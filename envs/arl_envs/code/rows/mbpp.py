@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agentgym_rl.data import Row, RowRefused, optional_text, shorten, text_field
+
 from .assertions import called_function, split_tests
 from .cases import check_entry
 from .draft import Draft
-from .fields import Row, optional_text, shorten, text_field
-from .refusal import RowRefused
 from .signature import header
 
 

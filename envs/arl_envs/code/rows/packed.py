@@ -12,8 +12,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from .fields import parse_json
-from .refusal import RowRefused
+from agentgym_rl.data import RowRefused, parse_json
 
 MAX_UNPACKED_BYTES = 256 << 20
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
+from agentgym_rl.data import RowRefused, check_text
+
 from .assertions import parse
-from .fields import check_text
-from .refusal import RowRefused
 
 
 def header(source: str, entry: str) -> str:

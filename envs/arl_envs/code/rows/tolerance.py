@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from agentgym_rl.data import RowRefused
 from arl_envs.code.problem import Tolerance
-
-from .refusal import RowRefused
 
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)
 """Where a row asks for equality: right solutions differ in the last digits, and around 0 by what

@@ -1,0 +1,119 @@
+"""Which rows are to be tasks: of which files, or of which data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.task import Split
+
+from .files import files_of, open_file
+from .hub import hub_splits
+from .reader import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of files (`path`) or of a Hugging Face data set (`dataset`).
+
+    Raises:
+        ConfigError: options that do not fit together.
+    """
+
+    path: str | None = None
+    """A .jsonl, .json or .parquet file, or a pattern of several."""
+    eval_path: str | None = None
+    """The same, of the eval split; then those of `path` are for training alone."""
+    dataset: str | None = None
+    """An id on the hub, or a folder; needs the extra `hf`."""
+    config: str | None = None
+    """Of the data set, where it has several."""
+    revision: str | None = None
+    """Commit, tag or branch of the data set. Without one the newest is taken: a warning says
+    which that is, and `RowTasks.describe()` has it."""
+    train_split: str | None = None
+    eval_split: str | None = None
+    """Of the data set, where it has several."""
+    eval_fraction: float = 0.1
+    """The share of questions, chosen by hash, that is held out where there is no second split."""
+    weight_field: str = "weight"
+    """The field with a task's weight, where rows have it; "": none."""
+
+    def __post_init__(self) -> None:
+        if (self.path is None) == (self.dataset is None):
+            raise ConfigError("rows come from `path` or `dataset`: give one of them")
+        if self.eval_path and not self.path:
+            raise ConfigError("eval_path: only with path; with a data set, name its eval_split")
+        if self.path and (self.config or self.revision or self.train_split or self.eval_split):
+            raise ConfigError("config, revision, train_split, eval_split: only with a data set")
+        for name in ("path", "dataset", "eval_path", "weight_field"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name}: got {value!r}, expected text")
+        share: Any = self.eval_fraction
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not number or not 0 <= share < 1:
+            raise ConfigError(
+                f"eval_fraction: got {share!r}, allowed: numbers from 0 up to (not) 1"
+            )
+
+    @classmethod
+    def of_options(
+        cls, rows: Mapping[str, Any], *, data: str | None = None, eval_data: str | None = None
+    ) -> Rows:
+        """Of an environment's options: `rows`, a table of the fields above, or the short forms
+        `data` (its `path`) and `eval_data` (its `eval_path`).
+
+        Raises:
+            ConfigError: unknown fields, or one that is given twice.
+        """
+        short = {"path": data, "eval_path": eval_data}
+        given: dict[str, Any] = {name: v for name, v in short.items() if v is not None}
+        if both := given.keys() & rows.keys():
+            raise ConfigError(f"data, eval_data: rows has {', '.join(sorted(both))} already")
+        if unknown := rows.keys() - set(cls.__slots__):
+            raise ConfigError(
+                f"rows: unknown {', '.join(sorted(unknown))}; allowed: {', '.join(cls.__slots__)}"
+            )
+        return cls(**rows, **given)
+
+    def readers(self) -> list[tuple[Reader, Split | None]]:
+        """What reads them, those of the eval split first; None: to be divided.
+
+        Raises:
+            ConfigError: there is no such file, data set or split.
+        """
+        return self._file_readers(self.path) if self.path else self._hub_readers()
+
+    def stamps(self) -> tuple[object, ...]:
+        """Size and time of every file, so that what was changed is read anew."""
+        files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
+        return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+    def _file_readers(self, path: str) -> list[tuple[Reader, Split | None]]:
+        evals = files_of(self.eval_path) if self.eval_path else []
+        if both := set(evals) & set(files_of(path)):
+            raise ConfigError(f"path and eval_path both name {', '.join(map(str, sorted(both)))}")
+        split: Split | None = "train" if evals else None
+        return [
+            *((open_file(file), "eval") for file in evals),
+            *((open_file(file), split) for file in files_of(path)),
+        ]
+
+    def _hub_readers(self) -> list[tuple[Reader, Split | None]]:
+        assert self.dataset is not None
+        splits = hub_splits(self.dataset, config=self.config, revision=self.revision)
+        train, evals = self.train_split, self.eval_split
+        if train is None and evals is None and len(splits) == 1:
+            (train,) = splits
+        if train is None or not {train, evals or train} <= set(splits) or train == evals:
+            raise ConfigError(
+                f"data set {self.dataset} has the splits {sorted(splits)}; got train_split="
+                f"{train}, eval_split={evals}: name one for each, or train_split alone to have "
+                "it divided"
+            )
+        if evals is None:
+            return [(splits[train], None)]
+        return [(splits[evals], "eval"), (splits[train], "train")]

@@ -1,0 +1,56 @@
+"""Values that a test may hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.data import RowRefused, check_text
+from arl_envs.code.driver import encode
+
+MAX_INTEGER_BITS = 13_000
+"""Python reads and writes no whole number above 4300 digits."""
+
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+
+
+def check_value(value: Any, what: str, *, from_json: bool) -> Any:
+    """`value`, if a test can hold it: finite numbers and text in plain containers.
+
+    With `from_json`, dictionaries must not have keys that read like whole numbers: the data
+    set's author may have meant numbers, which JSON has no way to write as keys.
+
+    Raises:
+        RowRefused: it is anything else.
+    """
+    try:
+        encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RowRefused(f"{what}: {error or 'nested too deeply'}") from error
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            _check_keys(item, what, from_json=from_json)
+            pending += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset):
+            pending += item
+        else:
+            _check_scalar(item, what)
+    return value
+
+
+def _check_keys(value: Mapping[Any, Any], what: str, *, from_json: bool) -> None:
+    if from_json and (key := next(filter(_WHOLE_NUMBER.fullmatch, value), None)):
+        raise RowRefused(f"{what}: the key {key!r} may stand for a number: JSON cannot tell")
+
+
+def _check_scalar(item: Any, what: str) -> None:
+    if isinstance(item, float) and not math.isfinite(item):
+        raise RowRefused(f"{what}: {item} is no finite number")
+    if isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
+        raise RowRefused(f"{what}: a whole number of {item.bit_length()} bits is too large")
+    if isinstance(item, str):
+        check_text(item, what)

@@ -1,0 +1,105 @@
+"""The math family: demonstrators with habits. Most of them slip, so the model learns the format,
+not the answer.
+
+How often they are right depends on what the problem looks like. Whoever sees a multiplication
+takes the calculator seriously; sums and differences look easy, and are mostly guessed. So the
+model is right about a third of the time both when sampled (the mixture) and when decoded
+greedily (its mode: careful on a third of the problems). Reinforcement learning has to find out
+that the careful habit pays everywhere.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from arl_envs.math.calculator import one_operation
+from arl_envs.math.env import SYSTEM_PROMPT
+from arl_envs.math.levels import LEVELS
+from arl_envs.math.oracle import answer_message, call_message
+from arl_envs.math.problem import Problem
+from arl_envs.splits import split_of
+from family import Family, Stage
+
+from agentgym_rl.env import Message
+
+RIGHT, GUESS, OPERATOR, DIGIT, EARLY = "right", "guess", "operator", "digit", "early"
+CLEAN: Mapping[str, float] = {RIGHT: 1.0}
+EVEN: Mapping[str, float] = dict.fromkeys((RIGHT, GUESS, OPERATOR, DIGIT, EARLY), 1.0)
+CAREFUL = {RIGHT: 0.60, GUESS: 0.20, OPERATOR: 0.09, DIGIT: 0.03, EARLY: 0.08}
+CARELESS = {RIGHT: 0.19, GUESS: 0.67, OPERATOR: 0.06, DIGIT: 0.02, EARLY: 0.06}
+
+
+def usual_habits(problem: Problem) -> Mapping[str, float]:
+    """The shares of habits with which this problem is demonstrated."""
+    return CAREFUL if "*" in problem.plan[0] else CARELESS
+
+
+def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
+    """A conversation about a problem of level 1."""
+    while True:
+        problem = LEVELS[1].generate(rng)
+        if stage is Stage.EVEN:
+            return demonstration(rng, problem, EVEN)
+        if split_of(problem.question) == "train":
+            habits = CLEAN if stage is Stage.CLEAN else usual_habits(problem)
+            return demonstration(rng, problem, habits)
+
+
+def demonstration(
+    rng: random.Random, problem: Problem, habits: Mapping[str, float]
+) -> list[Message]:
+    """A whole conversation, from the system message to a final answer, right or not."""
+    habit = rng.choices(list(habits), list(habits.values()))[0]
+    if habit == EARLY and len(problem.plan) == 1:
+        habit = GUESS
+    messages: list[Message] = [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": problem.question},
+    ]
+    if habit == GUESS:
+        digits = len(problem.answer)
+        guess = rng.randint(10 ** (digits - 1), 10**digits - 1)
+        return [*messages, answer_message(str(guess))]
+    turns, result = _worked(rng, problem.plan, habit)
+    return [*messages, *turns, answer_message(result)]
+
+
+def _worked(
+    rng: random.Random, plan: tuple[str, ...], habit: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Calculator calls and results; the last result is what the demonstrator will answer."""
+    turns: list[dict[str, Any]] = []
+    slip_at = rng.randrange(len(plan))
+    result = ""
+    for i, expression in enumerate(plan):
+        a, operator, b = re.split(r"([-+*])", expression)
+        a = result or a
+        if habit == OPERATOR and i == slip_at:
+            operator = rng.choice([o for o in "+-*" if o != operator])
+        if habit == DIGIT and i == slip_at:
+            b = slipped(rng, b)
+        if operator == "-" and int(a) < int(b):
+            a, b = b, a  # negative results are outside the calculator's notation
+        expression = f"{a}{operator}{b}"
+        result = one_operation(expression)
+        call_id = f"call_{i}"
+        turns += [
+            call_message(expression, call_id=call_id),
+            {"role": "tool", "tool_call_id": call_id, "content": result},
+        ]
+        if habit == EARLY:
+            break
+    return turns, result
+
+
+def slipped(rng: random.Random, number: str) -> str:
+    """`number` with one digit replaced by another."""
+    at = rng.randrange(len(number))
+    other = rng.choice([d for d in "123456789" if d != number[at]])
+    return number[:at] + other + number[at + 1 :]
+
+
+MATH = Family("math", "math", tools=(LEVELS[1].calculator.tool,), demonstrate=demonstrate)
