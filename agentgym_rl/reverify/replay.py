@@ -14,6 +14,7 @@ from agentgym_rl.errors import EpisodeError, InfraError
 from agentgym_rl.sandbox import SandboxBackend
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.verifier import VerifierPool
 
 _SAME = {"rel_tol": 1e-9, "abs_tol": 1e-9}
 _SHOWN_CHARS = 300
@@ -48,6 +49,7 @@ class Replayer:
 
     make_env: Callable[[], Env]
     sandboxes: SandboxBackend | None
+    verifier: VerifierPool | None
     timeout_s: float
     """Longest time for one episode."""
     max_retries: int
@@ -71,7 +73,7 @@ class Replayer:
         return Replay(recorded, why=why or "")
 
     async def _play(self, recorded: Trajectory, task: Task) -> Replay:
-        env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes)
+        env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier)
         told: dict[str, Any] = {}
         seen: list[list[Message]] = []
         try:

@@ -13,7 +13,7 @@ from agentgym_rl.config import Config, load_config
 from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.run_dir import config_of
-from agentgym_rl.stack import env_spec, running_sandboxes
+from agentgym_rl.stack import env_spec, running_sandboxes, running_verifier
 
 from .replay import Replay, Replayer
 from .report import Report
@@ -53,10 +53,11 @@ async def reverify(
         if not ids:
             raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
         file = stack.enter_context(_created(write)) if write else None
-        async with running_sandboxes(config) as sandboxes:
+        async with running_sandboxes(config) as sandboxes, running_verifier(config) as verifier:
             replayer = Replayer(
                 make_env,
                 sandboxes,
+                verifier,
                 timeout_s=config.rollout.episode_timeout_s,
                 max_retries=config.rollout.max_retries,
             )

@@ -20,19 +20,24 @@ class MixEnv(Env):
 
     `envs` names the members: "math=2,code=1", or a list of tables with id, weight (1 unless
     told otherwise), options (all that `make` takes), and name (the id unless told otherwise).
-    Each has the limits of its own; `info["env_id"]` of `reset` says who plays.
+    Each has the limits of its own; `info["env_id"]` of `reset` says who plays. Finite training
+    data are shuffled in every epoch unless `shuffle` is False.
 
     Raises:
         ConfigError: no members, an unknown one, or options that a member does not take.
     """
 
-    def __init__(self, *, envs: Envs) -> None:
+    def __init__(self, *, envs: Envs, shuffle: bool = True) -> None:
+        self._shuffle = shuffle
         self._members = {member.name: member for member in members_of(envs)}
         samples = [member.sample for member in self._members.values()]
         turns = [sample.max_turns for sample in samples if sample.max_turns is not None]
         self.max_turns = max(turns) if len(turns) == len(samples) else None
         self.step_timeout_s = max(sample.step_timeout_s for sample in samples)
         self.needs_sandboxes = any(sample.needs_sandboxes for sample in samples)
+        self.uses_verifier = any(sample.uses_verifier for sample in samples)
+        ranges = {sample.reward_range for sample in samples}
+        self.reward_range = ranges.pop() if len(ranges) == 1 else None
         self._made: dict[str, Env] = {}
         self._open = contextlib.AsyncExitStack()
         self._random = random.Random()
@@ -40,9 +45,9 @@ class MixEnv(Env):
         self._task_id = ""
 
     @classmethod
-    def task_source(cls, split: Split, *, seed: int, envs: Envs) -> MixTasks:
+    def task_source(cls, split: Split, *, seed: int, envs: Envs, shuffle: bool = True) -> MixTasks:
         """The members' tasks of `split`, by weight."""
-        return MixTasks(members_of(envs), split, seed=seed)
+        return MixTasks(members_of(envs), split, seed=seed, shuffle=shuffle)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -59,11 +64,16 @@ class MixEnv(Env):
         task = options.pop("task", None)
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = MixTasks(tuple(self._members.values()), "train", seed=seed)[0]
+            members = tuple(self._members.values())
+            task = MixTasks(members, "train", seed=seed, shuffle=self._shuffle)[0]
         name, inner = opened(task)
         env = self._member(name, task_id=task.id)
-        if not env.needs_sandboxes:
-            options.pop("sandboxes", None)
+        for option, wanted in (
+            ("sandboxes", env.needs_sandboxes),
+            ("verifier", env.uses_verifier),
+        ):
+            if not wanted:
+                options.pop(option, None)
         messages, info = await env.reset(seed=seed, options={**options, "task": inner})
         self.tools = env.tools
         self._playing, self._task_id = env, task.id

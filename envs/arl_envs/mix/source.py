@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
+from agentgym_rl.data import without_end
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.task import Split, Task, TaskSource
 
@@ -16,24 +17,30 @@ from .order import Order
 class MixTasks(TaskSource):
     """Tasks of several sources in proportion to their weights; a pure function of the index.
 
-    Each member's are asked for one after the other, from its first, with the mix's own seed. A
-    member that is through starts over. For training the mix never ends; held-out tasks end, if
-    all members do, when each has been through once.
+    Each member's are those it has alone with the same seed, one after the other. For training a
+    finite member goes on epoch after epoch, each in an order of its own unless `shuffle` is
+    False, and the mix never ends. Held-out tasks end, if all members do, when each has been
+    through once; one that is through earlier starts over.
 
     Raises:
         ConfigError: a member has no tasks of the split.
     """
 
-    def __init__(self, members: Sequence[Member], split: Split, *, seed: int = 0) -> None:
+    def __init__(
+        self, members: Sequence[Member], split: Split, *, seed: int = 0, shuffle: bool = True
+    ) -> None:
         if split not in get_args(Split):
             raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
         self._members = members
         self._sources = [member.tasks(split, seed=seed) for member in members]
         self._lengths = [_length(source) for source in self._sources]
-        self._order = Order([member.weight for member in members], seed=seed)
         for member, length in zip(members, self._lengths, strict=True):
             if length == 0:
                 raise ConfigError(f"mix: {member.name} has no {split} tasks")
+        if split == "train":
+            self._sources = [without_end(s, seed=seed, shuffle=shuffle) for s in self._sources]
+            self._lengths = [None] * len(members)
+        self._order = Order([member.weight for member in members], seed=seed)
         self._end = self._find_end() if split == "eval" else None
 
     def __getitem__(self, index: int, /) -> Task:
@@ -46,6 +53,11 @@ class MixTasks(TaskSource):
 
     def __len__(self) -> int:
         return super().__len__() if self._end is None else self._end
+
+    def describe(self) -> dict[str, Any]:
+        named = zip(self._members, self._sources, strict=True)
+        told = {member.name: source.describe() for member, source in named}
+        return {name: known for name, known in told.items() if known}
 
     def _find_end(self) -> int | None:
         """The index behind the last task of those that come first in their member."""
