@@ -13,7 +13,7 @@ from .errors import ConfigError
 from .gateway.client import AgentClients
 from .gateway.relay import Relay
 from .gateway.upstream import Upstream
-from .stack import check_parts, make_player, running_sandboxes
+from .stack import check_parts, make_player, running_sandboxes, running_verifier
 
 
 def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
@@ -66,10 +66,13 @@ async def serving_endpoint(config: Config, engine: OpenAIEngineConfig) -> AsyncI
         async with (
             upstream,
             running_sandboxes(config) as sandboxes,
+            running_verifier(config) as verifier,
             relay.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
-            yield make_player(config, relay, clients, upstream.model, sandboxes)
+            yield make_player(
+                config, relay, clients, upstream.model, sandboxes=sandboxes, verifier=verifier
+            )
         watch.cancel()
 
 

@@ -75,6 +75,10 @@ class Env(ABC):
     """Least and most that an episode pays: what `arl check` holds empty talk and gold answers
     against. None: an episode may be won by any play, as in games of chance."""
 
+    uses_verifier: bool = False
+    """Whether `reset` is given `options["verifier"]`, the run's started `VerifierPool`; who plays
+    without one leaves it out (see `VerifierHandle`)."""
+
     @abstractmethod
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

@@ -22,6 +22,8 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .transcript import Transcript
+from .verifier import VerifierPool
 from .wrappers import StepTimeout
 
 log = logging.getLogger(__name__)
@@ -77,10 +79,18 @@ class EpisodeEnv(Env):
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(self, env: Env, task: Task, *, sandboxes: SandboxBackend | None = None) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        *,
+        sandboxes: SandboxBackend | None = None,
+        verifier: VerifierPool | None = None,
+    ) -> None:
         self._env = env
         self._task = task
         self._sandboxes = sandboxes
+        self._verifier = verifier
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
         self.terminated = False
@@ -88,6 +98,7 @@ class EpisodeEnv(Env):
         self.metrics: dict[str, float] = {}
         self.env_id = ""
         """As `info["env_id"]` of `reset` says."""
+        self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
     async def start(self) -> None:
@@ -96,9 +107,12 @@ class EpisodeEnv(Env):
         options: dict[str, Any] = {"task": self._task}
         if self._env.needs_sandboxes:
             options["sandboxes"] = self._sandboxes
+        if self._env.uses_verifier and self._verifier is not None:
+            options["verifier"] = self._verifier
         reset = self._env.reset(seed=self._task.seed, options=options)
         self._first = await self._guarded("env.reset", reset)
         self.env_id = str(self._first[1].get("env_id", ""))
+        self.transcript.answered(self._first[0])
         self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
@@ -131,10 +145,16 @@ class EpisodeEnv(Env):
         return first
 
     async def step(self, action: Message) -> Step:
-        """Forward a step; its reward counts."""
+        """Forward a step; its reward counts.
+
+        Raises:
+            AgentError: the episode has ended, or `action` is no message.
+        """
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
+        self.transcript.act(action)
         step = await self._guarded("env.step", self._env.step(action))
+        self.transcript.answered(step.observation)
         self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
         self.metrics |= step.info.get("metrics", {})
@@ -183,6 +203,8 @@ class Player:
     """Started; for environments that need it."""
     env_id: str = ""
     """What `make_env` makes, where `reset` does not say it."""
+    verifier: VerifierPool | None = None
+    """The same."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
@@ -200,7 +222,9 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes)
+                env = EpisodeEnv(
+                    self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier
+                )
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
@@ -224,6 +248,8 @@ class Player:
             messages=record.messages,
             error=error_text,
             env_id=(env.env_id if env else "") or self.env_id,
+            actions_json=env.transcript.actions if env else (),
+            answers=env.transcript.answers if env else (),
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:

@@ -10,6 +10,7 @@
     │     │  ├ SandboxUnavailable it cannot work on this machine, as configured
     │     │  ├ SandboxLost        it died, with its files and sessions
     │     │  └ SandboxStartTimeout none was to be had in time
+    │     ├ VerifierError         the pool that runs verifiers failed (not what it ran)
     │     └ EngineError           the engine or the way to it failed
     │        └ RequestRefused     the engine works, and takes no such request
     ├ ContextLengthError(EpisodeError, ValueError)   the prompt leaves no room to sample
@@ -62,6 +63,10 @@ class SandboxLost(SandboxError):
 
 class SandboxStartTimeout(SandboxError):
     """No sandbox was to be had in time."""
+
+
+class VerifierError(InfraError):
+    """The pool that runs verifiers failed; what a verifier itself does is a result."""
 
 
 class EngineError(InfraError):

@@ -170,7 +170,7 @@ class EnvSpec(Spec):
         """The spec that makes what `make(**kwargs)` makes."""
         ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
         try:
-            return EnvSpec.model_validate(
+            return type(self).model_validate(
                 {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
             )
         except ValidationError as error:

@@ -23,6 +23,7 @@ from .rollout import accept_filter
 from .sandbox import SandboxBackend
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
+from .verifier import VerifierPool
 
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
@@ -124,6 +125,23 @@ async def running_sandboxes(config: Config) -> AsyncIterator[SandboxBackend | No
 
 
 @contextlib.asynccontextmanager
+async def running_verifier(config: Config) -> AsyncIterator[VerifierPool | None]:
+    """The verifier pool, started, if the environment uses it.
+
+    Raises:
+        VerifierError: it cannot work here.
+    """
+    if not env_spec(config).make().uses_verifier:
+        yield None
+        return
+    options = config.verifier
+    async with VerifierPool(
+        options.num_workers, timeout_s=options.timeout_s, memory_mb=options.memory_mb
+    ) as pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
 async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
     model_dir = model_folder(config)
@@ -146,6 +164,7 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
         await fleet.wait_serving()  # servers that ran already first get this run's version 0
         async with (
             running_sandboxes(config) as sandboxes,
+            running_verifier(config) as verifier,
             gateway.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
@@ -154,7 +173,8 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
                 gateway,
                 clients,
                 info.model,
-                sandboxes,
+                sandboxes=sandboxes,
+                verifier=verifier,
                 wait_ready=fleet.wait_serving,
                 count_prompt=gateway.count_prompt,
             )
@@ -166,8 +186,9 @@ def make_player(
     gateway: SessionServer,
     clients: AgentClients,
     model_name: str,
-    sandboxes: SandboxBackend | None,
     *,
+    sandboxes: SandboxBackend | None,
+    verifier: VerifierPool | None,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
@@ -187,6 +208,7 @@ def make_player(
         ),
         sandboxes=sandboxes,
         env_id=config.env.id,
+        verifier=verifier,
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

@@ -31,6 +31,7 @@ class SyncEnv(ABC):
     step_timeout_s: float = 10.0
     needs_sandboxes: bool = False
     reward_range: tuple[float, float] | None = (0.0, 1.0)
+    uses_verifier: bool = False
 
     @abstractmethod
     def reset(
@@ -65,6 +66,7 @@ class AsyncOverSync(Env):
         self.step_timeout_s = env.step_timeout_s
         self.needs_sandboxes = env.needs_sandboxes
         self.reward_range = env.reward_range
+        self.uses_verifier = env.uses_verifier
         self.tools = env.tools
         self._closed = False
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None

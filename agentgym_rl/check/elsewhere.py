@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
-from agentgym_rl.specs import EnvSpec, Spec
+from agentgym_rl.specs import EnvSpec
 from agentgym_rl.task import Split
 
 from .services import Wanted, started
@@ -79,8 +79,7 @@ async def look_elsewhere(
 async def _look(order: dict[str, Any]) -> Elsewhere:
     spec = EnvSpec.from_json(order["spec"])
     tasks = {
-        split: [task_text(task) for task in _first(spec, split, order)]
-        for split in get_args(Split)
+        split: [task_text(task) for task in _first(spec, split, order)] for split in get_args(Split)
     }
     by_seed: dict[str, Any] = {}
     by_task: list[str] = []

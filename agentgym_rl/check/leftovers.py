@@ -27,9 +27,11 @@ def leftovers() -> Counter[str]:
 async def grown(before: Counter[str]) -> Counter[str]:
     """What is more than `before`, given some time to end."""
     deadline = time.monotonic() + SETTLE_S
-    while (more := leftovers() - before) and time.monotonic() < deadline:
+    while True:
+        more = leftovers() - before
+        if not more or time.monotonic() > deadline:
+            return more
         await asyncio.sleep(0.02)
-    return more
 
 
 def _num_children() -> int:

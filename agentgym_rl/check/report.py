@@ -94,7 +94,11 @@ def result_lines(result: Result) -> list[str]:
         return [mark.rstrip()]
     if result.outcome is Outcome.SKIPPED:
         return [f"{mark} {result.detail}"]
-    return [mark.rstrip(), *_indented("found: " + result.detail), *_indented("to do: " + result.fix)]
+    return [
+        mark.rstrip(),
+        *_indented("found: " + result.detail),
+        *_indented("to do: " + result.fix),
+    ]
 
 
 def tally_line(tally: Tally) -> str:
@@ -106,7 +110,9 @@ def tally_line(tally: Tally) -> str:
         f"{tally.mean_reward:g}, {tally.num_at_most:,} paid in full, {tally.num_paid:,} paid at "
         f"all ({rate:,.0f}/s)"
     )
-    return text + (f"; {tally.num_errors:,} ERRORS: {tally.first_error}" if tally.num_errors else "")
+    return text + (
+        f"; {tally.num_errors:,} ERRORS: {tally.first_error}" if tally.num_errors else ""
+    )
 
 
 def summary_line(report: Report) -> str:

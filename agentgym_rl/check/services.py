@@ -22,7 +22,7 @@ class Wanted:
 
 @contextlib.asynccontextmanager
 async def started(env: Env, wanted: Wanted) -> AsyncIterator[dict[str, Any]]:
-    """The options of `reset` that `env` asks for beside the task.
+    """The options of `reset` that `env` asks for beside the task; `env` is closed in the end.
 
     Raises:
         SandboxUnavailable: the backend cannot work here.
@@ -32,4 +32,13 @@ async def started(env: Env, wanted: Wanted) -> AsyncIterator[dict[str, Any]]:
         if env.needs_sandboxes:
             backend = make_sandbox(wanted.sandbox, **wanted.sandbox_options)
             given["sandboxes"] = await stack.enter_async_context(backend)
+        stack.push_async_callback(closed, env)
         yield given
+
+
+async def closed(env: Env) -> None:
+    """Close it; whether that works is judged by criterion `close`."""
+    try:
+        await env.close()
+    except Exception:
+        return

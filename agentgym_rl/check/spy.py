@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Mapping
 from typing import Any
@@ -65,9 +64,3 @@ class Spy(Wrapper):
 
 def _is_tuple(found: Any) -> bool:
     return isinstance(found, tuple) and len(found) > 0
-
-
-async def settled() -> None:
-    """Let what is ready run."""
-    for _ in range(3):
-        await asyncio.sleep(0)

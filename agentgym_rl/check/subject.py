@@ -14,7 +14,7 @@ from agentgym_rl.wrappers import StepTimeout
 from .elsewhere import Elsewhere, look_elsewhere
 from .play import Play
 from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, hostile
-from .services import Wanted
+from .services import Wanted, closed
 from .spy import Spy
 from .tasks import first_tasks
 
@@ -103,11 +103,3 @@ class Subject:
                 self.spec, wanted=self._wanted, source_seed=SOURCE_SEED, count=self.episodes
             )
         return self._elsewhere
-
-
-async def closed(env: Env) -> None:
-    """Close it; whether that works is judged by criterion `close`."""
-    try:
-        await env.close()
-    except Exception:
-        return

@@ -37,7 +37,7 @@ __all__ = [
     "EmbeddedEngineConfig", "EngineConfig", "EnvConfig", "EvalConfig", "GatewayConfig",
     "LoggingConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
     "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "TrainerConfig",
-    "VllmEngineConfig", "WeightsConfig",
+    "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "section_types",
 ]  # fmt: skip
 
@@ -69,6 +69,18 @@ class SandboxConfig(Section):
     """Registered id (local, docker, e2b), or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the backend (`--sandbox.options.slots=16`)."""
+
+
+class VerifierConfig(Section):
+    """Processes for verifiers that may hang, crash, or run what they judge; started where the
+    environment uses them."""
+
+    num_workers: int = Field(default=2, ge=1, le=128)
+    """Processes, each of which answers one call at a time."""
+    timeout_s: float = Field(default=5.0, gt=0)
+    """Longest call, from its dispatch to a free process on; it is tried twice."""
+    memory_mb: int = Field(default=2048, ge=64)
+    """Memory (address space) that a process may take."""
 
 
 class ModelConfig(Section):
@@ -251,6 +263,7 @@ class Config(Section):
     env: EnvConfig = EnvConfig()
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    verifier: VerifierConfig = VerifierConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EmbeddedEngineConfig()
     gateway: GatewayConfig = GatewayConfig()

@@ -14,9 +14,7 @@ from agentgym_rl.task import Task
 
 from .answers import answer_calls
 from .calls import BadCall, Call, text_of
-from .schema import Tool, is_tool, tool
-
-__all__ = ["ToolEnv", "tool"]
+from .schema import Tool, is_tool
 
 
 class ToolEnv(Env):
@@ -140,7 +138,7 @@ class ToolEnv(Env):
     def _run(self, call: Call) -> Any:
         offered = [each["function"]["name"] for each in self.tools]
         if call.name not in offered:
-            raise BadCall(f"no such tool; expected one of {', '.join(offered) or '(there is none)'}")
+            raise BadCall(f"no such tool; expected one of: {', '.join(offered) or 'none'}")
         found = self._all_tools[call.name]
         return found.function(self, **found.read(call.arguments))
 
@@ -164,5 +162,7 @@ def _tools_of(cls: type) -> list[Tool]:
     """Those of its bases first; a method that hides a tool and is none takes it away."""
     found: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
-        found |= {name: value for name, value in vars(each).items() if name in found or is_tool(value)}
+        found |= {
+            name: value for name, value in vars(each).items() if name in found or is_tool(value)
+        }
     return [Tool.of(value, method=True) for value in found.values() if is_tool(value)]

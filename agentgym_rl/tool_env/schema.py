@@ -121,7 +121,8 @@ def _adapter(
     named = [each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
     collect.__signature__ = inspect.Signature(named)  # pyright: ignore[reportFunctionMemberAccess]
     collect.__annotations__ = {each.name: each.annotation for each in named}
-    return TypeAdapter(collect, config=_CONFIG), {each.name for each in named}
+    takes: Any = collect  # a function is no type to a type checker
+    return TypeAdapter(takes, config=_CONFIG), {each.name for each in named}
 
 
 def _documented(text: str) -> tuple[str, dict[str, str]]:

@@ -51,6 +51,10 @@ class Wrapper(Env):
         return self.env.reward_range
 
     @property
+    def uses_verifier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.uses_verifier
+
+    @property
     def unwrapped(self) -> Env:
         return self.env.unwrapped
 

@@ -1,10 +1,12 @@
 """The criteria, a file per subject, in the order in which they are judged."""
 
-from ..criterion import Criterion
+from agentgym_rl.check.criterion import Criterion
+
 from . import endings, hostile, isolation, leaks, messages, protocol, rewards, seeds, tasks
 
 CRITERIA: tuple[Criterion, ...] = (
     protocol.signature,
+    tasks.tasks,
     protocol.reset_tuple,
     protocol.step_tuple,
     protocol.reward,

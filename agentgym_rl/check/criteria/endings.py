@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from agentgym_rl.env import Env
-from agentgym_rl.errors import EnvError
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-from ..criterion import Violation, criterion
-from ..play import MAX_TURNS
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy
-from ..speech import saying
-from ..subject import Subject, closed
+from agentgym_rl.check.criterion import Violation, criterion
+from agentgym_rl.check.play import MAX_TURNS
+from agentgym_rl.check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.speech import saying
+from agentgym_rl.check.subject import Subject
+from agentgym_rl.env import Env, Step
+from agentgym_rl.errors import EnvError
+from agentgym_rl.task import Task
 
 
 @criterion(
@@ -31,7 +36,7 @@ async def step_before_reset(subject: Subject) -> None:
     "step-after-done",
     "what `make` gives refuses a step after the episode's end",
     fix="let `make` put its wrappers around the environment: EnvSpec.make must not be replaced",
-    needs=("step-tuple", "ends"),
+    needs=("step-tuple", "reward", "info", "ends"),
 )
 async def step_after_done(subject: Subject) -> None:
     env = subject.spec.make()
@@ -73,7 +78,7 @@ async def truncation(subject: Subject) -> None:
             await _limited(subject, (await subject.played(task, policy)).steps, task, policy)
 
 
-async def _limited(subject: Subject, free: list, task, policy: Policy) -> None:
+async def _limited(subject: Subject, free: list[Step], task: Task, policy: Policy) -> None:
     """With one turn less than it takes to end: truncated by the last one."""
     limit = len(free) - 1
     if limit < 1:
@@ -110,8 +115,6 @@ async def ends(subject: Subject) -> None:
     needs=("reset-tuple",),
 )
 async def close(subject: Subject) -> None:
-    from agentgym_rl.task import Task
-
     never = Task(id="arl-check-nonsense", seed=0, data={"nonsense": [None]})
     task = subject.tasks(1)[0]
     for when, options in (
@@ -129,7 +132,7 @@ async def close(subject: Subject) -> None:
         await _close_twice(play.env, f"after {play}")
 
 
-async def _try_reset(env: Env, options: dict) -> None:
+async def _try_reset(env: Env, options: Mapping[str, Any]) -> None:
     try:
         await env.reset(seed=0, options=options)
     except Exception:  # any failure will do
@@ -137,8 +140,6 @@ async def _try_reset(env: Env, options: dict) -> None:
 
 
 async def _close_twice(env: Env, when: str) -> None:
-    import asyncio
-
     for time in ("", "the second time, "):
         try:
             async with asyncio.timeout(5.0):

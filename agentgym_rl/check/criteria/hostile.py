@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..criterion import Violation, criterion
-from ..subject import Subject
+from agentgym_rl.check.criterion import Violation, criterion
+from agentgym_rl.check.subject import Subject
 
 
 @criterion(

@@ -6,12 +6,21 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.play import Play
+from agentgym_rl.check.policies import (
+    BAD_ANSWERS,
+    CALL_EVERYTHING,
+    ECHO,
+    NO_OP,
+    ORACLE,
+    Policy,
+    hostile,
+)
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.loop_lag import LoopLag
 
-from ..criterion import NotJudged, Violation, criterion
-from ..play import Play
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ECHO, NO_OP, ORACLE, Policy, hostile
-from ..subject import Subject, closed
 from .seeds import difference
 
 NUM_TOGETHER = 64
@@ -73,8 +82,8 @@ async def event_loop(subject: Subject) -> None:
     tasks = subject.tasks(1)
     if not tasks:
         raise NotJudged("there are no tasks")
-    env, _ = subject.make()
-    policies = [ORACLE, CALL_EVERYTHING, BAD_ANSWERS[0], *hostile(env.tools)]
+    tools = (await subject.plays())[0].env.tools
+    policies = [ORACLE, CALL_EVERYTHING, BAD_ANSWERS[0], *hostile(tools)]
     for policy in policies:
         blocks = await _blocks_ms(subject, tasks[0], policy)
         for _ in range(TRIES - 1):

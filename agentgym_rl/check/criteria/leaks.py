@@ -8,13 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable
 
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.leftovers import grown, leftovers
+from agentgym_rl.check.play import Play
+from agentgym_rl.check.policies import BAD_ANSWERS, CALL_EVERYTHING, NO_OP, ORACLE, Policy
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.task import Task
-
-from ..criterion import NotJudged, Violation, criterion
-from ..leftovers import grown, leftovers
-from ..play import Play
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, NO_OP, ORACLE
-from ..subject import Subject
 
 ROUNDS = 3
 """What grows in the first only is a pool that fills; what grows in each has leaked."""
@@ -64,7 +63,9 @@ async def _timed(work: Awaitable[object]) -> float:
     return time.perf_counter() - begun
 
 
-async def _cancelled(subject: Subject, task: Task, policy, cycles: int, delay_s: float) -> None:
+async def _cancelled(
+    subject: Subject, task: Task, policy: Policy, cycles: int, delay_s: float
+) -> None:
     """Reset and a step, cancelled after so many cycles of the event loop and so long."""
     play = subject.play(task, policy)
     async with asyncio.TaskGroup() as group:

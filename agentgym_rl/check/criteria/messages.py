@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..criterion import NotJudged, Violation, criterion
-from ..forms import messages_problem, tools_problem
-from ..play import Play
-from ..subject import Subject
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.forms import messages_problem, tools_problem
+from agentgym_rl.check.play import Play
+from agentgym_rl.check.subject import Subject
 
 _IN_STEPS = ("system", "developer", "user", "tool", "assistant")  # assistant: `new-messages`
 
@@ -82,7 +82,9 @@ def _ids(action: Mapping[str, Any]) -> list[str] | None:
         return None
     ids = [call.get("id") for call in calls]
     well = all(isinstance(id, str) and id for id in ids) and len(set(ids)) == len(ids)
-    return ids if well and all(isinstance(call.get("function"), Mapping) for call in calls) else None
+    return (
+        ids if well and all(isinstance(call.get("function"), Mapping) for call in calls) else None
+    )
 
 
 @criterion(

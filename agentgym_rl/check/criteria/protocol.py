@@ -10,12 +10,12 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
+from agentgym_rl.check.criterion import Violation, criterion
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
 from agentgym_rl.env import RESERVED_INFO
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.sync_env import SyncEnv
-
-from ..criterion import Violation, criterion
-from ..subject import Subject
 
 
 @criterion(
@@ -26,18 +26,20 @@ from ..subject import Subject
 )
 async def signature(subject: Subject) -> None:
     cls = subject.cls
-    parameters = inspect.signature(cls.reset).parameters
+    given = inspect.signature(cls.reset)
+    taken = [p for p in given.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    by_name = {p.name: p for p in taken}
     for name in ("seed", "options"):
-        found = parameters.get(name)
+        found = by_name.get(name)
+        if found is None and len(taken) < len(given.parameters):
+            continue  # **options takes it
         if found is None or found.kind is not found.KEYWORD_ONLY or found.default is not None:
-            got = f"reset{inspect.signature(cls.reset)}"
-            raise Violation(f"{got}: {name} must be keyword-only, with None as its default")
-    rest = [p for p in list(inspect.signature(cls.step).parameters.values())[1:]]
-    if [p.kind for p in rest if p.default is p.empty][:1] not in (
-        [inspect.Parameter.POSITIONAL_OR_KEYWORD],
-        [inspect.Parameter.POSITIONAL_ONLY],
-    ) or len([p for p in rest if p.default is p.empty]) != 1:
-        raise Violation(f"step{inspect.signature(cls.step)}: expected one argument, the action")
+            raise Violation(f"reset{given}: {name} must be keyword-only, None by default")
+    given = inspect.signature(cls.step)
+    rest = [p for p in list(given.parameters.values())[1:] if p.default is p.empty]
+    by_place = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    if len(rest) != 1 or rest[0].kind not in by_place:
+        raise Violation(f"step{given}: expected one argument, the action")
     is_sync = issubclass(cls, SyncEnv)
     for name in ("reset", "step", "close"):
         if inspect.iscoroutinefunction(getattr(cls, name)) is is_sync:
@@ -50,7 +52,7 @@ async def signature(subject: Subject) -> None:
     "reset returns (list of messages, info), with a task and with a seed alone",
     fix="return `[{'role': 'user', 'content': …}], {}` from reset; without options['task'], "
     "play a task made from the seed, or the first one",
-    needs=("signature",),
+    needs=("signature", "tasks"),
 )
 async def reset_tuple(subject: Subject) -> None:
     for options in _ways_to_reset(subject):
@@ -63,7 +65,7 @@ async def reset_tuple(subject: Subject) -> None:
                 raise Violation(f"{how} raised {error!r:.300}") from error
             raise Violation(f"{how}: {error}") from error
         finally:
-            await _close(env)
+            await closed(env)
         if not isinstance(spy.resets[0], tuple) or not spy.resets[0][0]:
             raise Violation(f"{how} returned {spy.resets[0]!r:.200}; expected a tuple of messages")
 
@@ -72,12 +74,6 @@ def _ways_to_reset(subject: Subject) -> list[dict[str, Any]]:
     tasks = subject.tasks(2)
     by_task = [{"seed": t.seed, "options": {"task": t, **subject.given}} for t in tasks]
     return [*by_task, {"seed": 3, "options": dict(subject.given)}]
-
-
-async def _close(env: Any) -> None:
-    from ..subject import closed
-
-    await closed(env)
 
 
 @criterion(
@@ -185,8 +181,9 @@ async def spec(subject: Subject) -> None:
     if changed or pickled != spec:
         raise Violation(f"the options {spec.kwargs!r} came back from JSON as {back.kwargs!r}")
     made = spec.make()
+    await closed(made)
     if not isinstance(made.spec, EnvSpec):
         raise Violation(f"make({spec.id!r}).spec is {made.spec!r}; expected its EnvSpec")
-    made.spec.make()
+    await closed(made.spec.make())
     if problem := (await subject.elsewhere()).problem:
         raise Violation(f"another process cannot make it from its spec: {problem}")

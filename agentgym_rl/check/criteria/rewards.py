@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..criterion import NotJudged, Violation, criterion
-from ..play import Play
-from ..policies import (
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.play import Play
+from agentgym_rl.check.policies import (
     BAD_ANSWERS,
     CALL_EVERYTHING,
     ECHO,
@@ -16,8 +16,8 @@ from ..policies import (
     REPEAT,
     Policy,
 )
-from ..speech import text_of
-from ..subject import Subject
+from agentgym_rl.check.speech import text_of
+from agentgym_rl.check.subject import Subject
 
 TOLERANCE = 1e-9
 LUCK = 0.75

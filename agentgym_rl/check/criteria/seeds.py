@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from ..criterion import NotJudged, Violation, criterion
-from ..elsewhere import SEEDS, first_messages
-from ..policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
-from ..subject import Subject
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.elsewhere import SEEDS, first_messages
+from agentgym_rl.check.play import Play
+from agentgym_rl.check.policies import BAD_ANSWERS, CALL_EVERYTHING, ORACLE
+from agentgym_rl.check.subject import Subject
+from agentgym_rl.check.tasks import task_text
+
 from .tasks import is_one_game
 
 
@@ -29,7 +32,9 @@ async def global_rng(subject: Subject) -> None:
             _seed_globally(seed)
             before = _global_state()
             texts.append(await _transcripts(subject))
-            if changed := [name for name, state in _global_state().items() if before[name] != state]:
+            if changed := [
+                name for name, state in _global_state().items() if before[name] != state
+            ]:
                 raise Violation(f"the state of {', '.join(changed)} changes as it is played")
     if texts[0] == texts[1] != texts[2]:
         raise Violation("what it says depends on random.seed(…)")
@@ -83,10 +88,10 @@ async def seed_determinism(subject: Subject) -> None:
     for seed in SEEDS:
         one, two = [await _opening(subject, seed) for _ in range(2)]
         _compare(f"seed {seed}", one, two, elsewhere.by_seed.get(str(seed)))
-    for index, task in enumerate(subject.tasks(subject.episodes)):
+    theirs = dict(zip(elsewhere.tasks.get("train", ()), elsewhere.by_task, strict=False))
+    for task in subject.tasks(subject.episodes):
         one, two = [await _opening(subject, task.seed, task=task) for _ in range(2)]
-        there = elsewhere.by_task[index] if index < len(elsewhere.by_task) else None
-        _compare(f"task {task.id}", one, two, there)
+        _compare(f"task {task.id}", one, two, theirs.get(task_text(task)))
 
 
 async def _opening(subject: Subject, seed: int, task: Any = None) -> str:
@@ -154,8 +159,6 @@ def difference(one: str, two: str) -> str:
     needs=("replay",),
 )
 async def reset_again(subject: Subject) -> None:
-    from ..play import Play
-
     env, spy = subject.make()
     by_key = {(p.task.id, p.policy.name): p for p in await subject.plays()}
     try:
@@ -169,5 +172,3 @@ async def reset_again(subject: Subject) -> None:
                     raise Violation(f"{again}, in a used instance: {what}")
     finally:
         await env.close()
-
-

@@ -5,17 +5,35 @@ from __future__ import annotations
 import json
 from typing import Any, get_args
 
+from agentgym_rl.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.check.forms import json_problem
+from agentgym_rl.check.services import closed
+from agentgym_rl.check.subject import Subject
+from agentgym_rl.check.tasks import task_text
 from agentgym_rl.task import Split, Task, TaskSource
-
-from ..criterion import NotJudged, Violation, criterion
-from ..forms import json_problem
-from ..subject import Subject, closed
-from ..tasks import task_text
 
 NUM_PURE = 32
 NUM_TASKS = 256
 NUM_SPLIT = 128
 _SEED_LIMIT = 2**63
+
+
+@criterion(
+    "tasks",
+    "task_source(split, seed=…, **options) gives tasks of both splits, with the env's own options",
+    fix="take in task_source the options that __init__ takes; `train` and `eval` both need tasks",
+)
+async def tasks(subject: Subject) -> None:
+    for split in get_args(Split):
+        try:
+            found = subject.tasks(subject.episodes, split)
+        except Exception as error:  # the environment's own code
+            raise Violation(f"the {split} tasks: {error!r:.400}") from error
+        if not found:
+            raise Violation(f"there are no {split} tasks")
+        for task in found:
+            if not isinstance(task, Task):
+                raise Violation(f"{split}: got {task!r:.100}, expected a Task")
 
 
 @criterion(
@@ -28,16 +46,14 @@ _SEED_LIMIT = 2**63
 async def task_source(subject: Subject) -> None:
     for split in get_args(Split):
         source, again = subject.source(split), subject.source(split)
-        tasks = subject.tasks(NUM_PURE, split)
-        if not tasks:
-            raise Violation(f"there are no {split} tasks")
-        for index in reversed(range(len(tasks))):
+        found = subject.tasks(NUM_PURE, split)
+        for index in reversed(range(len(found))):
             got = task_text(again[index])
-            if not got == task_text(tasks[index]) == task_text(source[index]):
-                raise Violation(f"{split} task {index}: {task_text(tasks[index])}, then {got}")
+            if not got == task_text(found[index]) == task_text(source[index]):
+                raise Violation(f"{split} task {index}: {task_text(found[index])}, then {got}")
         _check_length(source, split)
         there = (await subject.elsewhere()).tasks.get(split)
-        here = [task_text(task) for task in tasks[: subject.episodes]]
+        here = [task_text(task) for task in found[: subject.episodes]]
         if there is not None and there != here:
             pair = next((h, t) for h, t in zip(here, there, strict=False) if h != t)
             raise Violation(f"{split}: {pair[0]} here, {pair[1]} in another process")
@@ -116,9 +132,7 @@ async def _openings(subject: Subject, split: Split) -> dict[str, str]:
     for task in subject.tasks(NUM_SPLIT, split):
         env, _ = subject.make()
         try:
-            messages, _ = await env.reset(
-                seed=task.seed, options={"task": task, **subject.given}
-            )
+            messages, _ = await env.reset(seed=task.seed, options={"task": task, **subject.given})
         finally:
             await closed(env)
         found[json.dumps(messages)] = task.id

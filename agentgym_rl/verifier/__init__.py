@@ -1,0 +1,11 @@
+"""Verifiers run in processes that can be killed, locked in as far as the machine can.
+
+`pool.py` is the way in; `crew.py` keeps the workers, `worker.py` and `zygote.py` are the host's
+ends of those processes, and `inside/` is what runs in them.
+"""
+
+from .called import Called, Status, VerifierStats
+from .handle import VerifierHandle
+from .pool import VerifierPool
+
+__all__ = ["Called", "Status", "VerifierHandle", "VerifierPool", "VerifierStats"]

@@ -1,0 +1,130 @@
+"""The host's end of the zygote, which imports functions' modules and forks workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from . import wire
+
+log = logging.getLogger(__name__)
+
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH")
+"""Of the environment, for the modules that are imported; workers get none of it."""
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""What has threads must not be forked."""
+_END_TIMEOUT_S = 5.0
+_LAST_WORDS = 2000
+
+
+class Zygote:
+    """A running zygote. `on_message(name, rest, handles)`; `on_end()`: it died by itself."""
+
+    def __init__(
+        self,
+        *,
+        memory_mb: int,
+        isolated: bool,
+        max_answer_bytes: int,
+        on_message: Callable[[str, list[Any], list[int]], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = [os.path.abspath(entry) for entry in sys.path]
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        threads = dict.fromkeys(_ONE_THREAD, "1")
+        # The same call gives the same answer in any process, where a set is gone through, too.
+        order = {"PYTHONHASHSEED": "0"}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        with theirs:
+            # From this very thread, and not in another one: the zygote dies with it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agentgym_rl.verifier.inside.zygote",
+                 str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
+                env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )  # fmt: skip
+        config = {
+            "path": path,
+            "host": os.getpid(),
+            "memory_mb": memory_mb,
+            "isolated": isolated,
+            "max_answer_bytes": max_answer_bytes,
+        }
+        self.say("begin", config)
+        self._control.setblocking(False)
+        self._loop.add_reader(self._control.fileno(), self._read)
+
+    def say(self, *message: Any) -> None:
+        """Tell it something; that it is dead comes out when it is read from."""
+        try:
+            self._control.send(wire.encode(message))
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def _read(self) -> None:
+        while self._control.fileno() >= 0:
+            try:
+                data, handles, _, _ = socket.recv_fds(self._control, wire.MAX_CONTROL_BYTES, 2)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                data, handles = b"", []
+            if not data:
+                self._loop.remove_reader(self._control.fileno())
+                self._on_end()
+                return
+            name, *rest = wire.decode(data)
+            self._on_message(name, rest, handles)
+
+    def last_words(self) -> str:
+        """The end of what it, or a module it imported, wrote on stderr."""
+        self._errors.seek(0)
+        return self._errors.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
+
+    def kill(self) -> None:
+        """At once, workers included: they die with it."""
+        self._hang_up()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    async def end(self) -> None:
+        """Hang up, and wait for it; it ends its workers first. Killed if it takes too long."""
+        self._hang_up()
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                await self._gone()
+        except TimeoutError:
+            log.warning("the verifier's processes took %g s to end: killed", _END_TIMEOUT_S)
+        finally:
+            self.kill()
+
+    async def _gone(self) -> None:
+        if self._process.poll() is not None:
+            return
+        handle = os.pidfd_open(self._process.pid)
+        gone = asyncio.Event()
+        self._loop.add_reader(handle, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            self._loop.remove_reader(handle)
+            os.close(handle)
+
+    def _hang_up(self) -> None:
+        if self._control.fileno() >= 0:
+            self._loop.remove_reader(self._control.fileno())
+            self._control.close()
