@@ -1,4 +1,5 @@
-"""The math family: demonstrators with habits. Most of them slip, so the model learns the format, not the answer.
+"""The math family: demonstrators with habits. Most of them slip, so the model learns the format,
+not the answer.
 
 How often they are right depends on what the problem looks like. Whoever sees a multiplication
 takes the calculator seriously; sums and differences look easy, and are mostly guessed. So the
@@ -79,7 +80,7 @@ def _worked(
         if habit == OPERATOR and i == slip_at:
             operator = rng.choice([o for o in "+-*" if o != operator])
         if habit == DIGIT and i == slip_at:
-            b = _slipped(rng, b)
+            b = slipped(rng, b)
         if operator == "-" and int(a) < int(b):
             a, b = b, a  # negative results are outside the calculator's notation
         expression = f"{a}{operator}{b}"
@@ -94,7 +95,7 @@ def _worked(
     return turns, result
 
 
-def _slipped(rng: random.Random, number: str) -> str:
+def slipped(rng: random.Random, number: str) -> str:
     """`number` with one digit replaced by another."""
     at = rng.randrange(len(number))
     other = rng.choice([d for d in "123456789" if d != number[at]])

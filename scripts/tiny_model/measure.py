@@ -142,14 +142,14 @@ def _sample(
     return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]
 
 
-def measure_folder(
-    folder: Path, env: str, *, num_tasks: int, seed: int = 0
-) -> Iterator[str]:
+def measure_folder(folder: Path, env: str, *, num_tasks: int, seed: int = 0) -> Iterator[str]:
     """A line of figures, sampled and greedy, for a model folder; computes in float32."""
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):
-        score = measure(network, tokenizer, env, num_tasks=num_tasks, temperature=temperature, seed=seed)
+        score = measure(
+            network, tokenizer, env, num_tasks=num_tasks, temperature=temperature, seed=seed
+        )
         yield (
             f"{name:<12} reward {score.reward:.3f}  format {score.well_formed:.3f}  "
             f"turns {score.turns:.1f}  tool calls {score.tool_calls:.2f}  (n={num_tasks})"
@@ -164,7 +164,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for line in measure_folder(options.model, options.env, num_tasks=options.tasks, seed=options.seed):
+    for line in measure_folder(
+        options.model, options.env, num_tasks=options.tasks, seed=options.seed
+    ):
         print(line, flush=True)
 
 

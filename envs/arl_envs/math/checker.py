@@ -15,7 +15,8 @@ from .symbolic.literal import Undecided, settle
 from .symbolic.reading import read
 from .symbolic.shapes import Named, Scalar, Shape
 
-COMPARE = "arl_envs.math.symbolic:compare"
+COMPARE = "arl_envs.math.symbolic.algebra:compare"
+"""What the verifier calls."""
 
 
 class Verifier(Protocol):

@@ -21,7 +21,8 @@ _ANCHORS = (
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
     re.compile(
         r"(?:the|my)[ \t]+(?:final[ \t]+|correct[ \t]+)?answer[ \t]+is[ \t]*:?[ \t]*"
-        r"(?P<answer>[^\n]{1,500})|^[ \t*]*(?:final[ \t]+)?answer[ \t]*:[ \t*]*(?P<after>[^\n]{1,500})",
+        r"(?P<answer>[^\n]{1,500})"
+        r"|^[ \t*]*(?:final[ \t]+)?answer[ \t]*:[ \t*]*(?P<after>[^\n]{1,500})",
         re.IGNORECASE | re.MULTILINE,
     ),
 )

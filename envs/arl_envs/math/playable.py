@@ -10,7 +10,7 @@ from agentgym_rl.task import Task
 from .answers import Kind, read_number
 from .checker import check_gold
 from .options import Options
-from .symbolic import Unreadable
+from .symbolic.expression import Unreadable
 
 KINDS = (*get_args(Kind), "symbolic")
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from agentgym_rl.data import Row, RowRefused, shorten, text_field
 from agentgym_rl.errors import ConfigError
 from arl_envs.math.answers import last_boxed
-from arl_envs.math.symbolic import Unreadable
+from arl_envs.math.symbolic.expression import Unreadable
 from arl_envs.math.symbolic.reading import read
 
 

@@ -8,10 +8,5 @@
     algebra.py      leaves, by math-verify, in a process that can be killed
 
 An answer counts if it says what the right answer says, in the same form: see `matching.Matcher`
-and `leftover`.
+and `leftover`. Only algebra.py imports sympy.
 """
-
-from .algebra import compare
-from .expression import Unreadable
-
-__all__ = ["Unreadable", "compare"]

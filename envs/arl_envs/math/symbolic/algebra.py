@@ -10,12 +10,17 @@ import logging
 from contextlib import suppress
 from typing import Any
 
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Expr, simplify
+
 from .expression import Node, symbols
 from .latex import write
 from .literal import Undecided, literal_leaf, literal_relation
 from .matching import Matcher
 from .reading import read
 from .shapes import Relation
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of no time limit; there is one
 
 _DIGITS = 40
 """Of numbers that have to be worked out to be compared: no approximation has as many."""
@@ -46,8 +51,6 @@ def _leaf(gold: Node, answer: Node) -> bool:
 
 
 def _equal(gold: Node, answer: Node) -> bool:
-    from math_verify import verify
-
     ours, theirs = _sympy(gold), _sympy(answer)
     if ours is None:
         raise GoldUnreadable(write(gold))
@@ -67,8 +70,6 @@ def _relation(gold: Relation, answer: Relation) -> bool:
 
 
 def _proportional(ours: Any, theirs: Any, *, positive: bool) -> bool:
-    from sympy import simplify
-
     try:
         if simplify(theirs) == 0 or simplify(ours) == 0:  # true of everything
             return False
@@ -87,10 +88,6 @@ def _difference(relation: Relation) -> Any:
 
 def _sympy(node: Node) -> Any:
     """What math-verify reads in `node`; None: nothing, or something of another kind."""
-    from math_verify import LatexExtractionConfig, parse
-    from sympy import Expr
-
-    _quiet()
     found = parse(
         f"${write(node)}$",
         extraction_config=[LatexExtractionConfig(boxed_match_priority=-1)],
@@ -99,10 +96,5 @@ def _sympy(node: Node) -> Any:
     )
     if len(found) != 1 or not isinstance(found[0], Expr):
         return None
-    names = {symbol.name for symbol in found[0].free_symbols}
-    return found[0] if len(names) <= len(symbols(node)) + 1 else None
-
-
-def _quiet() -> None:
-    """math-verify warns that nobody limits its time; somebody does."""
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    # i is a constant here, and a variable there where it does not look like a complex number
+    return found[0] if len(found[0].free_symbols) <= len(symbols(node)) + 1 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .expression import Node
+from .expression import Node, numeral
 
 
 def write(node: Node) -> str:
@@ -28,6 +28,8 @@ def write(node: Node) -> str:
             return rf"\frac{{{args[0]}}}{{{args[1]}}}"
         case "power":
             return f"({args[0]})^{{{args[1]}}}"
+        case "root" if _is_odd_root_of_negative(node):
+            return rf"-(\sqrt[{args[0]}]{{{write(node.args[1].args[0])}}})"
         case "root":
             return rf"\sqrt[{args[0]}]{{{args[1]}}}"
         case "factorial":
@@ -43,3 +45,10 @@ def write(node: Node) -> str:
             return rf"\log_{{{args[1]}}}({args[0]})"
         case _:
             return rf"\{node.name}({', '.join(args)})"
+
+
+def _is_odd_root_of_negative(node: Node) -> bool:
+    """The cube root of -8 is -2 here, not the complex one that computers call principal."""
+    degree, radicand = node.args
+    odd = degree.value is not None and degree.value.denominator == 1 and degree.value % 2 == 1
+    return odd and radicand.op == "negative" and numeral(radicand) is not None

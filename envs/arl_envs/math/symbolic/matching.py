@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from .expression import Node, number, numeral
+from .expression import Node, number, numeral, symbols
+from .number_words import NUMBER_WORDS
+from .numeric import differ
 from .shapes import (
     Based,
     Choice,
@@ -31,7 +33,6 @@ _ORDER = re.compile(
     r"|arrange|least to|smallest to|largest to|greatest to|next (?:two|three|four|[0-9])",
     re.IGNORECASE,
 )
-_NUMBER_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"]
 
 
 class Matcher:
@@ -60,10 +61,14 @@ class Matcher:
         match gold, answer:
             case Scalar(node=a), Scalar(node=b):
                 return self._leaf(a, b)
-            case Scalar(node=a), Words(text=text) if numeral(a) and text in _NUMBER_WORDS:
-                return self._leaf(a, number(_NUMBER_WORDS.index(text)))
+            case Scalar(node=a), Words(text=text) if text in NUMBER_WORDS:
+                return self._leaf(a, number(NUMBER_WORDS[text]))
+            case Scalar(node=a), Relation(op="=", left=left, right=b):
+                return _is_shown(left, b) and self._leaf(a, b)
             case Relation() as a, Relation() as b:
                 return a.op == b.op and self._equal(a, b)
+            case Matrix(rows=a), Items(kind="tuple" | "vector", items=b) if len(a[0]) == 1:
+                return self._in_order([row[0] for row in a], b)
             case Matrix(rows=a), Matrix(rows=b):
                 return len(a) == len(b) and all(map(self._in_order, a, b))
             case Ratio(parts=a), Ratio(parts=b):
@@ -79,9 +84,9 @@ class Matcher:
         if not isinstance(gold, Items) or not isinstance(answer, Items):
             return False
         kinds = {gold.kind, answer.kind}
-        if kinds <= {"set", "list"}:
+        if kinds <= {"set", "list"} or (gold.kind, answer.kind) == ("list", "closed"):
             if gold.kind == "list" and _ORDER.search(self._question):
-                return answer.kind == "list" and self._in_order(gold.items, answer.items)
+                return answer.kind != "set" and self._in_order(gold.items, answer.items)
             return self._paired(gold.items, answer.items, self.match)
         if kinds <= {"tuple", "vector"} or len(kinds) == 1:
             return self._in_order(gold.items, answer.items)
@@ -142,6 +147,12 @@ class Matcher:
             return self.match(gold.value, answer)
         assert isinstance(answer, Quantity)
         return asks_for(self._question, answer.unit) and self.match(gold, answer.value)
+
+
+def _is_shown(left: Node, right: Node) -> bool:
+    """Whether `left = right` is a calculation and its result: 37 * 91 = 3367, but not 1 = 1."""
+    worked = numeral(left) is None and not symbols(left) and not symbols(right)
+    return worked and not differ(left, right)
 
 
 def _equation(shape: Shape) -> Relation | None:

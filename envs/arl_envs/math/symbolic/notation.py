@@ -1,4 +1,4 @@
-r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode signs, $...$."""
+r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode, $...$."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ _REWRITES = [
         (r"\\dbinom(?![A-Za-z])|\\tbinom(?![A-Za-z])", r"\\binom"),
         (rf"\\(?:{_FONTS})\s*\{{", r"\\text{"),
         (r"\\text\{\s*(-?[0-9][0-9.,]*)\s*\}", r"\1"),
+        (r"\\(?:overline|overrightarrow|widehat)\s*\{\s*([A-Z]{2,3})\s*\}", r"\1"),
+        (
+            r",?\s*(?:\\text\{\s*(?:where|for)\s*\})?\s*[kmn]\s*\\in\s*\\mathbb\s*\{?\s*[ZN]\s*\}?$",
+            "",
+        ),
         (r"\\mathbb\s*\{?\s*R\s*\}?", r"\\reals "),
         (r"\\text\{\s*(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*\}", r"\\\1 "),
         (r"\\(?:var)?nothing(?![A-Za-z])|\\varnothing(?![A-Za-z])", r"\\emptyset "),

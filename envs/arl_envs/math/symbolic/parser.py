@@ -11,17 +11,69 @@ grammar (sums over an index, integrals, limits, derivatives) is no answer here.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from .expression import Node, Unreadable, number
 from .tokens import END, Token, tokenize
 
 MAX_DEPTH = 40
 
 FUNCTIONS = frozenset(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "exp", "gcd", "lcm", "max", "min"]
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "exp",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+    ]
 )
 _CONSTANTS = {"\\pi": "pi", "e": "e", "i": "i", "\\infty": "infty"}
 _GREEK = frozenset(
-    ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Sigma", "Phi", "Psi", "Omega", "ell"]
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
 )
 _STARTS = {"(", "{", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\text", *_CONSTANTS}
 _STARTS |= {f"\\{name}" for name in FUNCTIONS | _GREEK}
@@ -163,10 +215,9 @@ class _Parser:
         if token.whole and self.peek().text == "\\frac":
             start = self._at
             self.take()
-            above, below = self._operand(0), self._operand(0)
-            if _whole(above) and _whole(below) and above.value < below.value:  # pyright: ignore[reportOptionalOperand]
-                assert above.value is not None and below.value is not None
-                return number(token.value + above.value / below.value)
+            above, below = _whole(self._operand(0)), _whole(self._operand(0))
+            if above is not None and below is not None and above < below:
+                return number(token.value + above / below)
             self._at = start
         return Node("number", value=token.value, decimal=not token.whole)
 
@@ -256,8 +307,10 @@ _GROUPS = {
 }
 
 
-def _whole(node: Node) -> bool:
-    return node.op == "number" and node.value is not None and node.value.denominator == 1
+def _whole(node: Node) -> Fraction | None:
+    """The whole number that stands there."""
+    value = node.value
+    return value if value is not None and value.denominator == 1 else None
 
 
 def _product(factors: list[Node]) -> Node:

@@ -42,7 +42,37 @@ _CHOICE = re.compile(
 )
 _LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-]+[\w:.'-]+)*")
 _SHORT_WORDS = frozenset(
-    ["yes", "no", "odd", "even", "one", "two", "six", "ten", "all", "none", "any", "max", "min", "mon", "tue", "wed", "thu", "fri", "sat", "sun", "may", "jan", "feb", "red", "not", "neg", "pos", "inf", "dne"]
+    [
+        "yes",
+        "no",
+        "odd",
+        "even",
+        "one",
+        "two",
+        "six",
+        "ten",
+        "all",
+        "none",
+        "any",
+        "max",
+        "min",
+        "mon",
+        "tue",
+        "wed",
+        "thu",
+        "fri",
+        "sat",
+        "sun",
+        "may",
+        "jan",
+        "feb",
+        "red",
+        "not",
+        "neg",
+        "pos",
+        "inf",
+        "dne",
+    ]
 )
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
@@ -130,6 +160,10 @@ def _matrix(text: str, depth: int) -> Shape | None:
     if not rows or len({len(row) for row in rows}) != 1 or sum(map(len, rows)) > MAX_ITEMS:
         raise Unreadable("rows of a matrix that differ in length, or too many")
     return Matrix(rows)
+
+
+def _relations(text: str, depth: int) -> Shape | None:
+    return read_relations(text, depth, read_plain)
 
 
 def _several(text: str, depth: int) -> Shape | None:
@@ -233,6 +267,6 @@ def _plus_minus(text: str) -> Shape:
 
 
 _READERS = (
-    _reals, _choice, _words, _matrix, read_relations, _several, _union, _bracketed, _special,
+    _reals, _choice, _words, _matrix, _relations, _several, _union, _bracketed, _special,
 )  # fmt: skip
 """In the order in which they are tried."""

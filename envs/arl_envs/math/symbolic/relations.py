@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from .expression import Node, Unreadable, symbols
 from .notation import split_top
 from .parser import parse
 from .shapes import Interval, Items, Named, Relation, Shape, Union
+
+Read = Callable[[str, int], Shape]
+"""What reads an answer in one spelling, so deep in brackets: all of it is one grammar."""
 
 _OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
 _IN = re.compile(r"(?P<name>[A-Za-z])\s*\\in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
@@ -27,47 +31,43 @@ _INVERSE = {">": "<", "\\geq": "\\leq"}
 _OPS = {"=": "=", "<": "<", "\\leq": "<=", "\\neq": "!="}
 
 
-def read_relations(text: str, depth: int) -> Shape | None:
+def read_relations(text: str, depth: int, read: Read) -> Shape | None:
     """What `text` says with =, < and the like; None if it has none of these outside brackets.
 
     Raises:
         Unreadable: it does, and is not understood.
     """
-    from .reading import read_plain  # they are one grammar
-
     if match := _IN.fullmatch(text):
-        return Named(match["name"], read_plain(match["set"], depth + 1))
+        return Named(match["name"], read(match["set"], depth + 1))
     parts, joints = split_top(text, _JOINT)
     if joints and all(_operators(part) for part in parts):
-        return _joined([_one(part, depth) for part in parts], joints)
-    return _one(text, depth) if not joints and _operators(text) else _shared(text, depth)
+        return _joined([_one(part, depth, read) for part in parts], joints)
+    return (
+        _one(text, depth, read) if not joints and _operators(text) else _shared(text, depth, read)
+    )
 
 
 def _operators(text: str) -> list[str]:
     return split_top(text, _OPERATOR)[1]
 
 
-def _shared(text: str, depth: int) -> Shape | None:
+def _shared(text: str, depth: int, read: Read) -> Shape | None:
     """`x = 3, -3` and `x = 3 or -3`: one name for all that follows."""
-    from .reading import read_plain
-
     sides, found = split_top(text, _OPERATOR)
     if found == ["="] and _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
-        return Named(_name(sides[0]), read_plain(sides[1], depth + 1))
+        return Named(_name(sides[0]), read(sides[1], depth + 1))
     if found:
         raise Unreadable("relations and other things mixed")
     return None
 
 
-def _one(text: str, depth: int) -> Shape:
-    from .reading import read_plain
-
+def _one(text: str, depth: int, read: Read) -> Shape:
     sides, found = split_top(text, _OPERATOR)
     if found == ["="]:
         if _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
-            return Named(_name(sides[0]), read_plain(sides[1], depth + 1))
+            return Named(_name(sides[0]), read(sides[1], depth + 1))
         if _NAME.fullmatch(sides[1]) and sides[1] not in _NO_NAME:
-            return Named(_name(sides[1]), read_plain(sides[0], depth + 1))
+            return Named(_name(sides[1]), read(sides[0], depth + 1))
         return Relation("=", parse(sides[0]), parse(sides[1]))
     nodes = [parse(side) for side in sides]
     if all(op in _INVERSE for op in found):
@@ -87,6 +87,9 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
             return Named(left.name, Interval(Node("negative", (infinity,)), right, True, is_open))
         if right.op == "symbol" and not symbols(left):
             return Named(right.name, Interval(left, infinity, is_open, True))
+    if op == "\\neq" and left.op == "symbol" and not symbols(right):
+        both = Interval(Node("negative", (infinity,)), right, True, True)
+        return Named(left.name, Union((both, Interval(right, infinity, True, True))))
     return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
 
 

@@ -28,15 +28,14 @@ _CANONICAL = {alias: unit for unit, aliases in _ALIASES.items() for alias in ali
 _ONE_LETTER = frozenset("mgshlLNJWV")
 
 _VALUE = r"[-+]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_POWER = r"(?P<power>\^\s*\{?\s*[23]\s*\}?)?"
 _TEXT_UNIT = re.compile(
-    r"(?P<value>.*[^\\\s])\s*\\text\{\s*(?P<unit>[A-Za-z][A-Za-z./ -]*)\}\s*(?P<power>\^\s*\{?\s*[23]\s*\}?)?"
+    r"(?P<value>.*[^\\\s])\s*\\text\{\s*(?P<unit>[A-Za-z][A-Za-z./ -]*)\}\s*" + _POWER
 )
 _WORD_UNIT = re.compile(
-    rf"(?P<value>{_VALUE}|.*[0-9)}}\]])\s*(?P<unit>[A-Za-z]{{2,}}[A-Za-z./ ]*)(?P<power>\^\s*\{{?\s*[23]\s*\}}?)?"
+    rf"(?P<value>{_VALUE}|.*[0-9)}}\]])\s*(?P<unit>[A-Za-z]{{2,}}[A-Za-z./ ]*)" + _POWER
 )
-_LETTER_UNIT = re.compile(
-    rf"(?P<value>{_VALUE})\s*(?P<unit>[mgshlLNJWV])(?P<power>\^\s*\{{?\s*[23]\s*\}}?)?"
-)
+_LETTER_UNIT = re.compile(rf"(?P<value>{_VALUE})\s*(?P<unit>[mgshlLNJWV])" + _POWER)
 _MONEY = re.compile(
     r"(?P<sign>-?)\s*(?:\\\$|\\text\{(?P<name>euro|pound)\})\s*(?P<value>[-0-9.(\\].*)"
 )
@@ -122,6 +121,8 @@ def asks_for(question: str, unit: str) -> bool:
     others = {_one(word) for word in re.findall(r"[a-z]+", lower)} & _MEASURES
     if wanted in _MEASURES and others - {wanted}:
         return False  # hours or minutes: only one of them is right, and we do not guess which
+    if wanted not in _MEASURES and "how many" in lower and "how much" not in lower:
+        return wanted in {_one(word) for word in re.findall(r"[a-z]+", lower)}
     return any(
         wanted in {_one(word) for word in re.findall(r"[a-z]+", match[1])}
         for match in _ASKED.finditer(lower)
