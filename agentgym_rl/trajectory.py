@@ -132,7 +132,7 @@ class Trajectory:
     actions_json: Sequence[bytes] | None = None
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
-    """`transcript.checksum` of what `reset` and each of these steps answered."""
+    """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from .errors import AgentError
 
+_UNKNOWN_TO_MSGSPEC = (TypeError, ValueError, OverflowError, RecursionError)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -22,7 +23,7 @@ class Transcript:
         """Assistant messages as JSON, taken down as they came: the agent may go on to change its
         own."""
         self.answers: list[int] = []
-        """`checksum` of the first messages, then of the answer to each action."""
+        """CRC-32 of the first messages as JSON, then of the answer to each action."""
 
     def act(self, action: object) -> None:
         """Take down an action.
@@ -31,32 +32,28 @@ class Transcript:
             AgentError: it is no JSON object, as OpenAI messages are.
         """
         try:
+            encoded = _encode(action)
+        except _UNKNOWN_TO_MSGSPEC:
             encoded = _json(action)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise AgentError(_refusal(action, str(error))) from error
-        if not encoded.startswith(b"{"):
+        if encoded[:1] != b"{":
             raise AgentError(_refusal(action, "it is no object"))
         self.actions.append(encoded)
 
     def answered(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Take down what the environment said."""
-        self.answers.append(checksum(messages))
+        try:
+            encoded = _encode(messages)
+        except _UNKNOWN_TO_MSGSPEC:
+            encoded = repr(messages).encode("utf-8", "backslashreplace")
+        self.answers.append(zlib.crc32(encoded))
 
 
-def checksum(messages: Sequence[Mapping[str, Any]]) -> int:
-    """CRC-32 of the messages, whatever the order of their keys; of what is no JSON, its repr."""
+def _json(action: object) -> bytes:
+    """As `json` writes it, which knows lone surrogates and huge numbers; models write both."""
     try:
-        return zlib.crc32(_json(messages))
-    except (TypeError, ValueError, RecursionError):
-        return zlib.crc32(repr(messages).encode("utf-8", "surrogatepass"))
-
-
-def _json(value: object) -> bytes:
-    """msgspec is ten times faster, and knows no lone surrogates, which models do write."""
-    try:
-        return _encode(value)
-    except (TypeError, ValueError, OverflowError):
-        return json.dumps(value, sort_keys=True, default=_plain).encode()
+        return json.dumps(action, default=_plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AgentError(_refusal(action, str(error))) from error
 
 
 def _plain(value: object) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 
 from agentgym_rl.errors import AgentError
 from agentgym_rl.trajectory import Outcome, Trajectory
-from agentgym_rl.transcript import Transcript, checksum
+from agentgym_rl.transcript import Transcript
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1e400}'}}
 ACTIONS = [
@@ -53,6 +53,12 @@ class Reply:
 def test_what_is_no_message_is_the_agents_mistake(action, said):
     with pytest.raises(AgentError, match=said):
         Transcript().act(action)
+
+
+def checksum(messages: list) -> int:
+    taken = Transcript()
+    taken.answered(messages)
+    return taken.answers[0]
 
 
 def test_checksums_tell_answers_apart_whatever_the_order_of_keys():

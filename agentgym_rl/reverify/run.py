@@ -44,7 +44,7 @@ async def reverify(
         SandboxUnavailable: the environment needs sandboxes, and none can be had here.
     """
     config = load_config(config_of(run, f"arl reverify {run}"), overrides)
-    make_env = env_spec(config).make
+    make_env = env_spec(config).maker()
     make_env()
     report = Report(str(run), config.env.id)
     with contextlib.ExitStack() as stack:
