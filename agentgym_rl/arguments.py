@@ -76,6 +76,21 @@ what is in it.
   arl check shop              does it keep what an environment promises?
   arl train --env shop        trains at once, on the CPU
 """
+_REVERIFY = """\
+Would the environment, as it is today, pay what the recorded episodes were paid?
+
+Plays every episode that a run has recorded again: the same task, the same
+actions, in a new environment made from the run's configuration. No model is
+asked, and the run itself is only read. Rewards that differ are listed, with what
+the verifier says of them today; so are tool outputs that differ, and episodes
+that end elsewhere. What cannot be played again, as sandboxes fail, say, counts
+neither as changed nor as unchanged.
+
+  arl reverify runs/NAME --write new.jsonl    the old and the new rewards, a line each
+  arl reverify runs/NAME --env.options.level=2    in another environment
+
+Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
+"""
 _DOCTOR = """\
 What of this machine works, and what to do where it does not.
 
@@ -301,6 +316,15 @@ def _audit(parser: ArgumentParser) -> None:
     )
 
 
+def _reverify(parser: ArgumentParser) -> None:
+    parser.description = _REVERIFY
+    _json(parser)
+    parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
+    parser.set_defaults(config=None)  # it is the run's; keys go on top
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
+
+
 def _doctor(parser: ArgumentParser) -> None:
     parser.description = _DOCTOR
     _json(parser)
@@ -323,7 +347,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
+    parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
 
 
 def _new(parser: ArgumentParser) -> None:
@@ -338,6 +362,7 @@ _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),

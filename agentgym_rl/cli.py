@@ -170,6 +170,22 @@ def _audit(args: Namespace) -> int:
     return 0 if report["passed"] else 1
 
 
+def _reverify(args: Namespace) -> int:
+    log.setup()
+    from .inspect.reverify_report import reverify_text
+    from .reverify.run import reverify
+
+    counting = _counting("played again", "episodes")
+    report = run_interruptible(
+        lambda: reverify(args.run, args.overrides, write=args.write, on_progress=counting)
+    )
+    if args.json:
+        _print_json(report)
+    else:
+        print(reverify_text(report))
+    return 1 if report["changed"] else 0
+
+
 def _list(args: Namespace) -> int:
     from .registry import listing
 
@@ -316,6 +332,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "train": _train,
     "eval": _eval,
     "audit": _audit,
+    "reverify": _reverify,
     "list": _list,
     "check": _check,
     "new": _new,
@@ -340,16 +357,16 @@ def _progress(config: Config, *, total_steps: int) -> Iterator[Progress]:
         progress.close()
 
 
-def _counting(done: str) -> Callable[[int], None]:
-    """Says on stderr how many tokens are done, every two seconds."""
+def _counting(done: str, what: str = "tokens") -> Callable[[int], None]:
+    """Says on stderr how much is done, every two seconds."""
     total, said = 0, time.monotonic()
 
-    def count(tokens: int) -> None:
+    def count(more: int) -> None:
         nonlocal total, said
-        total += tokens
+        total += more
         if time.monotonic() - said >= 2:
             said = time.monotonic()
-            print(f"{done} {total:,} tokens", file=sys.stderr, flush=True)
+            print(f"{done} {total:,} {what}", file=sys.stderr, flush=True)
 
     return count
 

@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from .agent import Agent
 from .env import Env, Message, Step, ToolSpec
@@ -22,12 +22,11 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .transcript import Transcript
 from .verifier import VerifierPool
-from .wrappers import StepTimeout
+from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 0.2
@@ -97,6 +96,7 @@ class EpisodeEnv(Env):
         self.metrics: dict[str, float] = {}
         self.env_id = ""
         """As `info["env_id"]` of `reset` says."""
+        self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
     async def start(self) -> None:
@@ -107,9 +107,13 @@ class EpisodeEnv(Env):
             options["sandboxes"] = self._sandboxes
         if self._env.uses_verifier and self._verifier is not None:
             options["verifier"] = self._verifier
-        reset = self._env.reset(seed=self._task.seed, options=options)
-        self._first = await self._guarded("env.reset", reset)
+        try:
+            self._first = await self._env.reset(seed=self._task.seed, options=options)
+        except FOREIGN as error:
+            self._blame("env.reset", error)
+            raise
         self.env_id = str(self._first[1].get("env_id", ""))
+        self.transcript.answered(self._first[0])
         self.tools = self._env.tools
 
     def check_input(self, limit: InputLimit) -> None:
@@ -142,34 +146,44 @@ class EpisodeEnv(Env):
         return first
 
     async def step(self, action: Message) -> Step:
-        """Forward a step; its reward counts."""
+        """Forward a step; its reward counts.
+
+        Raises:
+            AgentError: the episode has ended, or `action` is no message.
+        """
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
-        step = await self._guarded("env.step", self._env.step(action))
+        self.transcript.act(action)
+        try:
+            step = await self._env.step(action)
+        except FOREIGN as error:
+            self._blame("env.step", error)
+            raise
+        self.transcript.answered(step.observation)
         self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
-        self.metrics |= step.info.get("metrics", {})
+        if metrics := step.info.get("metrics"):
+            self.metrics |= metrics
         return step
 
     async def close(self) -> None:
         """Close the wrapped environment; a failure to do so is logged, the record stands."""
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._env.close()
+            await within(CLOSE_TIMEOUT_S, self._env.close())
         except FOREIGN as error:  # somebody else's code, after the episode is decided
             if _is_ours(error):
                 raise
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
-    async def _guarded(self, what: str, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (InfraError, StepTimeout) as error:  # they say themselves what happened
+    def _blame(self, what: str, error: BaseException) -> None:
+        """Remember a failure of the wrapped environment; our own cancellation is none.
+
+        Raises:
+            EnvError: in the place of an error that does not say itself what happened.
+        """
+        if isinstance(error, InfraError | StepTimeout):
             self.failure = error
-            raise
-        except FOREIGN as error:
-            if _is_ours(error):
-                raise
+        elif not _is_ours(error):
             self.failure = EnvError(f"{what}: {_last_lines(error)}")
             raise self.failure from error
 
@@ -239,6 +253,8 @@ class Player:
             messages=record.messages,
             error=error_text,
             env_id=(env.env_id if env else "") or self.env_id,
+            actions_json=env.transcript.actions if env else (),
+            answers=env.transcript.answers if env else (),
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:

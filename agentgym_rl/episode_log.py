@@ -197,6 +197,19 @@ class EpisodeReader:
                 "by another version of this package?"
             ) from error
 
+    def task(self, task_id: str) -> Task:
+        """A task that was played."""
+        query = "SELECT seed, split, data FROM tasks WHERE task_id = ?"
+        with self._explained():
+            found = self._db.execute(query, (task_id,)).fetchone()
+        if found is None:
+            raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
+        seed, split, data = found
+        try:
+            return Task(task_id, seed, json.loads(data), split)
+        except ValueError as error:
+            raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
+
     @property
     def steps_published(self) -> int:
         """Training batches that have become a policy version."""

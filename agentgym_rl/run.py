@@ -33,7 +33,7 @@ from .model import model_folder, resolve_paths, weights_size
 from .pace import Pace, SandboxPace, VerifierPace, measuring
 from .process import free_port
 from .rollout import Rollout
-from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .run_dir import create_run_dir, file_name, record_tasks, release_if_unused, shown
 from .stack import check, serving_policy, task_source
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
@@ -214,10 +214,12 @@ class _TrainingRun:
         return result
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
+        tasks = task_source(self.config, "train", seed=self.config.seed)
+        record_tasks(self.run_dir, tasks)
         rollout = Rollout(
             self.config,
             player=player,
-            tasks=task_source(self.config, "train", seed=self.config.seed),
+            tasks=tasks,
             buffer=self.controller.buffer,
             episodes=self.episodes,
             controller=self.controller,

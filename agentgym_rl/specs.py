@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -157,17 +157,30 @@ class EnvSpec(Spec):
         Raises:
             ConfigError: it cannot be imported, or does not take these options.
         """
-        spec = self.with_options(**kwargs)
-        made = super(EnvSpec, spec).make()
-        try:
-            return wrapped(made, spec)
-        except ArlError:
-            raise
-        except Exception as error:
-            raise self._refused("be made", spec.kwargs, error) from error
+        return self.with_options(**kwargs).maker()()
+
+    def maker(self) -> Callable[[], Env]:
+        """`make`, everything looked up already: for many of the same.
+
+        Raises:
+            ConfigError: it cannot be imported. The maker: see `make`.
+        """
+        cls = self.load()
+
+        def make() -> Env:
+            try:
+                return wrapped(cls(**self.kwargs), self)
+            except ArlError:  # says already whose fault it is
+                raise
+            except Exception as error:  # somebody else's code
+                raise self._refused("be made", self.kwargs, error) from error
+
+        return make
 
     def with_options(self, **kwargs: Any) -> EnvSpec:
         """The spec that makes what `make(**kwargs)` makes."""
+        if not kwargs:
+            return self
         ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
         try:
             return type(self).model_validate(

@@ -197,7 +197,7 @@ def make_player(
     agent = registry.spec(config.agent.id, kind="agent")
     longest = config.rollout.max_input_tokens
     return Player(
-        make_env=env.make,
+        make_env=env.maker(),
         make_agent=lambda: agent.make(**config.agent.options),
         gateway=gateway,
         clients=clients,

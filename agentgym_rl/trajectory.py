@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -128,6 +129,15 @@ class Trajectory:
     """What went wrong, for the outcomes that are errors."""
     env_id: str = ""
     """The environment that played: `info["env_id"]` of `reset`, or else the configured one."""
+    actions_json: Sequence[bytes] | None = None
+    """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
+    answers: Sequence[int] = ()
+    """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
+
+    @property
+    def actions(self) -> list[dict[str, Any]] | None:
+        """The assistant messages exactly as they were given to `env.step`; None: not recorded."""
+        return None if self.actions_json is None else [json.loads(a) for a in self.actions_json]
 
     @property
     def num_tokens(self) -> int:
@@ -157,6 +167,8 @@ class Trajectory:
                 "messages": _encodable([*self.messages]),
                 "error": _encodable(self.error),
                 "env_id": self.env_id,
+                "actions_json": self.actions_json,
+                "answers": self.answers,
                 "rows": [pack_row(row) for row in self.rows],
             }
         )

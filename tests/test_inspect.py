@@ -55,7 +55,7 @@ def test_closing_lines_are_by_environment_where_several_played():
         ["0.250", "→", "1.000", "b"],
     ]
     found = {"a": {"reward": 0.5, "num_tasks": 3}, "b": {"reward": 1.0, "num_tasks": 1}}
-    assert [line.strip() for line in evaluated_lines(found)][0] == "0.500 over 3 tasks of a"
+    assert next(line.strip() for line in evaluated_lines(found)) == "0.500 over 3 tasks of a"
     assert not [*trained_lines({"a": envs["a"]}), *evaluated_lines({"a": found["a"]})]
 
 

@@ -22,7 +22,7 @@ from .fields import (
 )
 from .files import files_of, open_file
 from .hub import hub_splits
-from .index import ChooseMaker, MakeTasks, RowIndex, RowTask, build_index
+from .index import ChooseMaker, MakeTasks, RowIndex, RowTask, build_index, weight_of
 from .loader import TaskLoader
 from .reader import Found, Place, Reader
 from .refusal import RowRefused
@@ -54,5 +54,6 @@ __all__ = [
     "row_tasks",
     "shorten",
     "text_field",
+    "weight_of",
     "without_end",
 ]

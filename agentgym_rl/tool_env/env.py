@@ -119,6 +119,10 @@ class ToolEnv(Env):
         self._playing = not (step.terminated or step.truncated)
         return step
 
+    async def close(self) -> None:
+        """Release what `begin` set up; call it where you override it."""
+        self._playing = False
+
     async def _call(self, calls: Any) -> Step:
         answered = await answer_calls(
             calls,

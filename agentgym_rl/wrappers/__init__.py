@@ -11,7 +11,7 @@ from .order import OrderEnforcing
 from .passive import PassiveChecker
 from .record import Record
 from .rewards import TransformReward
-from .timeout import StepTimeout, Timeout
+from .timeout import StepTimeout, Timeout, within
 from .turn_limit import TurnLimit
 from .wrapper import Wrapper
 
@@ -25,4 +25,5 @@ __all__ = [
     "TransformReward",
     "TurnLimit",
     "Wrapper",
+    "within",
 ]

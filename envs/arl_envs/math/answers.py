@@ -38,6 +38,10 @@ class Verdict(StrEnum):
     OK = "ok"
     WRONG = "wrong"
     UNPARSEABLE = "unparseable"
+    TIMEOUT = "timeout"
+    """Of the verifier, twice: no reward, and counted."""
+    CRASH = "crash"
+    """Of the verifier: nothing is known, so no reward is given at all."""
 
 
 def judge(text: str, *, answer: str, kind: Kind) -> Verdict:

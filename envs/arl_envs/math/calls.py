@@ -13,7 +13,7 @@ from .evaluator import EvaluationError
 BAD_CALL = "error: bad call"
 
 
-def answer_calls(calls: Any, calculator: Calculator) -> tuple[list[Message], list[str]]:
+def answer_calls(calls: Any, calculator: Calculator | None) -> tuple[list[Message], list[str]]:
     """A tool message per call, in order, and what was wrong with the calls that failed.
 
     A failed call is answered with a text that starts "error:", so the model can try again.
@@ -22,6 +22,8 @@ def answer_calls(calls: Any, calculator: Calculator) -> tuple[list[Message], lis
     errors: list[str] = []
     for call in listed(calls):
         try:
+            if calculator is None:
+                raise BadCall("there are no tools")
             content = calculator.run(argument_of(call, tool="calculator", argument="expression"))
         except EvaluationError as error:
             content = f"error: {error}"

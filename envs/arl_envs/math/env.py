@@ -1,20 +1,25 @@
-"""The math environment: a question, a calculator, and a checked final answer."""
+"""The math environment: a question, perhaps a calculator, and a checked final answer."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Split, Task
+from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.verifier import VerifierHandle, VerifierPool
 from arl_envs.messages import text_of
 
-from .answers import Kind, Verdict, judge, read_number
+from .answers import Verdict
+from .answers import judge as judge_number
 from .calls import answer_calls
-from .levels import level_of
-from .oracle import solve
+from .checker import Judgement, Quiz, judge
+from .options import Options
+from .oracle import answer_message, solve
+from .playable import check_task
+from .rows import row_tasks
 from .source import MathTasks
 
 SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
@@ -23,43 +28,54 @@ SYSTEM_PROMPT = "Solve the problem. Put the final answer in \\boxed{}."
 class MathEnv(Env):
     r"""Ask one problem; tool calls are worked out, a message without any is the final answer.
 
-    The reward is 1 if the last `\boxed{}` of the final answer holds exactly the right number,
-    else 0; it comes with the last step only. `level`: 1 short word problems (the calculator
-    does one operation a call), 2 arithmetic expressions, 3 long word problems, 4 fractions
-    and decimals.
+    The reward is 1 if the final answer is right, else 0; it comes with the last step only. Of
+    generated problems the last `\boxed{}` must hold exactly the right number (`answers.py`); of
+    `rows`, the right answer in the same form (`symbolic/`). `options` are the fields of
+    `Options`.
 
     Raises:
-        ConfigError: no such level.
+        ConfigError: an option out of range.
     """
 
-    def __init__(self, *, level: int = 1) -> None:
-        self._level = level_of(level)
-        self.max_turns = self._level.max_turns
-        self.tools = (self._level.calculator.tool,)
+    uses_verifier = True
+    step_timeout_s = 60.0  # an answer is given two chances in the verifier, after a wait for it
+
+    def __init__(self, **options: Any) -> None:
+        self._options = Options(**options)
+        self.max_turns = self._options.max_turns
+        self.tools = self._options.tools
+        self._verifier = VerifierHandle(None)
         self._random = random.Random()
         self._task: Task | None = None
 
     @classmethod
-    def task_source(cls, split: Split, *, seed: int, level: int = 1) -> MathTasks:
-        """Endless tasks of `split`; no question is in both splits."""
-        return MathTasks(split, seed=seed, level=level)
+    def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
+        """Endless generated tasks of `split`, or the rows of a file or data set; no question is
+        in both splits."""
+        chosen = Options(**options)
+        if chosen.rows:
+            return row_tasks(split, seed=seed, **chosen.rows)
+        return MathTasks(split, seed=seed, level=chosen.level)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Ask `options["task"]`, or else the first training problem of `seed`.
+        """Ask `options["task"]`, or else the first training problem of `seed`. Answers that take
+        algebra are judged in `options["verifier"]`, a started `VerifierPool`, or in a pool of
+        the environment's own, which `close` ends.
 
         Raises:
             EnvError: unknown options, or a task this environment cannot play.
         """
         options = dict(options or {})
-        task = options.pop("task", None)
+        task, pool = options.pop("task", None), options.pop("verifier", None)
         if options:
-            raise EnvError(f"unknown reset options {sorted(options)}; allowed: task")
+            raise EnvError(f"unknown reset options {sorted(options)}; allowed: task, verifier")
         if task is None:
             seed = self._random.getrandbits(53) if seed is None else seed
-            task = MathTasks("train", seed=seed, level=self._level.number)[0]
-        self._check(task)
+            task = self.task_source("train", seed=seed, **self._options.given())[0]
+        check_task(task, self._options)
+        await self._verify_in(pool)
         self._task = task
         self._tool_calls = self._tool_errors = 0
         messages: list[Message] = [
@@ -73,17 +89,35 @@ class MathEnv(Env):
 
         Raises:
             EnvError: there is no episode: before `reset`, or after its end.
+            InfraError: the verifier failed: no reward is known.
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
         calls = action.get("tool_calls")
-        return self._calculate(calls) if calls else self._finish(self._task, text_of(action))
+        return self._calculate(calls) if calls else await self._finish(self._task, text_of(action))
+
+    async def close(self) -> None:
+        await self._verifier.close()
 
     def solve(self) -> list[Message] | None:
-        return None if self._task is None else [*solve(self._task)]
+        if self._task is None:
+            return None
+        if self._task.data["kind"] == "symbolic":
+            return [answer_message(self._task.data["answer"])]
+        return [*solve(self._task)]
+
+    async def _verify_in(self, pool: object) -> None:
+        if pool is None:
+            return
+        if not isinstance(pool, VerifierPool):
+            raise EnvError(
+                f"options['verifier']: got {type(pool).__name__}, expected a started VerifierPool"
+            )
+        await self._verifier.close()
+        self._verifier = VerifierHandle(pool)
 
     def _calculate(self, calls: Any) -> Step:
-        messages, errors = answer_calls(calls, self._level.calculator)
+        messages, errors = answer_calls(calls, self._options.calculator)
         self._tool_calls += len(messages)
         self._tool_errors += len(errors)
         info = self._info()
@@ -91,16 +125,26 @@ class MathEnv(Env):
             info["tool_errors"] = errors
         return Step(messages, 0.0, False, False, info)
 
-    def _finish(self, task: Task, text: str) -> Step:
-        verdict = judge(text, answer=task.data["answer"], kind=task.data["kind"])
-        reward = float(verdict is Verdict.OK)
+    async def _finish(self, task: Task, text: str) -> Step:
+        judgement = await self._judge(task.data, text)
+        reward = float(judgement.verdict is Verdict.OK)
         info = self._info() | {
-            "verifier": verdict.value,
+            "verifier": judgement.verdict.value,
             "reward_components": {"correct": reward},
             "stop_reason": "answer",
         }
+        if task.data["kind"] == "symbolic":
+            info |= {"verifier_detail": judgement.detail, "verifier_ms": judgement.ms}
+            timeouts = float(judgement.verdict is Verdict.TIMEOUT)
+            info["metrics"] = info["metrics"] | {"verifier_timeouts": timeouts}
         self._task = None
         return Step([], reward, True, False, info)
+
+    async def _judge(self, data: Mapping[str, Any], text: str) -> Judgement:
+        if data["kind"] != "symbolic":
+            return Judgement(judge_number(text, answer=data["answer"], kind=data["kind"]))
+        quiz = Quiz(data["answer"], data["question"], self._options.mark)
+        return await judge(text, quiz, self._verifier, timeout_s=self._options.verify_timeout_s)
 
     def _info(self) -> dict[str, Any]:
         assert self._task is not None
@@ -109,16 +153,3 @@ class MathEnv(Env):
             "tool_errors": self._tool_errors,
         }
         return {"task_id": self._task.id, "metrics": metrics}
-
-    def _check(self, task: object) -> None:
-        if not isinstance(task, Task):
-            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
-        data = task.data
-        level = data.get("level", self._level.number)
-        if level != self._level.number:
-            raise EnvError(f"task {task.id} is of level {level}, not {self._level.number}")
-        if not isinstance(data.get("question"), str) or data.get("kind") not in get_args(Kind):
-            raise EnvError(f"task {task.id}: expected question, answer and kind {get_args(Kind)}")
-        answer = data.get("answer")
-        if not isinstance(answer, str) or read_number(answer, data["kind"]) is None:
-            raise EnvError(f"task {task.id}: {answer!r} is no {data['kind']}")

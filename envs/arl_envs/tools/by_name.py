@@ -40,18 +40,17 @@ def allowed(tool: str, order: Order) -> bool:
     return True
 
 
-def goal(random: random.Random, world: World, *, impossible: float) -> Goal | None:
-    """A goal about one of the orders; None: there is none of the kind that was drawn."""
+def by_name(random: random.Random, world: World) -> tuple[str, list[Goal]] | None:
+    """A request and its goal; None: there is no order for the kind that was drawn."""
     tool = random.choice(list(WORDS))
-    refused = tool != "get_order" and random.random() < impossible
-    found = [order for order in world.orders if allowed(tool, order) is not refused]
+    found = [order for order in world.orders if allowed(tool, order)]
     if not found:
         return None
     order = random.choice(found)
     name = world.name_of(order.customer)
-    return Goal(
+    goal = Goal(
         text=random.choice(WORDS[tool]).format(name=name),
         calls=(GoldCall("find_order", {"name": name}), GoldCall(tool, {"order": order.id})),
         fact=r"total (\d+)" if tool == "get_order" else "",
-        refused=refused,
     )
+    return goal.text, [goal]

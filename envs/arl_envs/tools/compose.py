@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from . import about_orders, about_people
 from .goals import Goal
 from .levels import Level
-from .scene import Scene
+from .scene import Open, Scene
 from .shop.rules import attempt_of
 from .world import World
 
@@ -37,39 +38,58 @@ ASIDES = (
 _TRIES = 30
 
 
-def composed(random: random.Random, world: World, level: Level) -> tuple[str, list[Goal]] | None:
-    """A request and its goals; None: it did not come to the number of calls that was drawn."""
-    open_ = random.choice(("customer", "order")) if random.random() < level.ambiguity else ""
-    scene = Scene(random, world, open_)
-    num_calls = random.randint(*level.num_calls)
-    goals = _goals(scene, level, num_calls, refused=random.random() < level.impossible)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request shall be like, drawn before it: what is hard to draw is not drawn less."""
+
+    num_calls: int
+    open: Open
+    refused: bool
+
+    @classmethod
+    def draw(cls, random: random.Random, level: Level) -> Plan:
+        """With the shares of the level; who is meant takes two calls to leave open, what, three."""
+        num_calls = random.randint(*level.num_calls)
+        can_be: tuple[Open, ...] = ("customer", "order") if num_calls > 2 else ("customer",)
+        is_open = num_calls > 1 and random.random() < level.ambiguity
+        left: Open = random.choice(can_be) if is_open else ""
+        return cls(num_calls, left, random.random() < level.impossible)
+
+
+def composed(
+    random: random.Random, world: World, plan: Plan, level: Level
+) -> tuple[str, list[Goal]] | None:
+    """A request and its goals; None: in this world it did not come out as planned."""
+    scene = Scene(random, world, plan.open)
+    goals = _goals(scene, plan, level)
     if goals is None:
         return None
     touched = frozenset[object]().union(*(goal.touches for goal in goals))
-    asides = [_aside(random, world, touched) for _ in range(level.distractors)]
+    words = random.sample(ASIDES, level.distractors)
+    asides = [_aside(text, random, world, touched) for text in words]
     cut = random.randint(0, len(asides))
     said = [*asides[:cut], *(goal.text for goal in goals), *asides[cut:]]
     return " ".join(text[0].upper() + text[1:] for text in said), goals
 
 
-def _goals(scene: Scene, level: Level, num_calls: int, *, refused: bool) -> list[Goal] | None:
-    """Goals whose calls are `num_calls` together, one of them refused if one is to be."""
+def _goals(scene: Scene, plan: Plan, level: Level) -> list[Goal] | None:
+    """Goals whose calls are as many as planned, one of them refused if one is to be."""
     kinds = [
         kind for tables, found in KINDS.items() if tables <= level.num_tables for kind in found
     ]
     goals: list[Goal] = []
     for _ in range(_TRIES):
         subject = scene.subject
-        missing = refused and not any(goal.refused for goal in goals)
+        missing = plan.refused and not any(goal.refused for goal in goals)
         goal = scene.random.choice(kinds)(scene, missing and scene.random.random() < 0.5)
         left_open = scene.open and goal and not goal.ask
-        if goal is None or left_open or not _fits([*goals, goal], num_calls):
+        if goal is None or left_open or not _fits([*goals, goal], plan.num_calls):
             scene.subject = subject
             continue
         goals.append(goal)
         scene.open = ""
-        if _num_calls(goals) == num_calls:
-            return goals if not refused or any(goal.refused for goal in goals) else None
+        if _num_calls(goals) == plan.num_calls:
+            return goals if not plan.refused or any(goal.refused for goal in goals) else None
     return None
 
 
@@ -83,15 +103,15 @@ def _num_calls(goals: Sequence[Goal]) -> int:
     return len({attempt_of(call.tool, call.arguments) for goal in goals for call in goal.calls})
 
 
-def _aside(random: random.Random, world: World, touched: frozenset[object]) -> str:
+def _aside(text: str, random: random.Random, world: World, touched: frozenset[object]) -> str:
     """True or not, it asks for nothing, and speaks of nothing that is asked for."""
     orders = [o.id for o in world.orders if ("order", o.id) not in touched]
     products = [
         name for key, name, *_ in world.products if not touched & {("product", key), ("price", key)}
     ]
-    return random.choice(ASIDES).format(
+    return text.format(
         name=random.choice(world.customers)[1],
         city=random.choice(world.customers)[2],
-        order=random.choice(orders),
-        product=random.choice(products),
+        order=random.choice(orders or [99]),
+        product=random.choice(products or ["vase"]),
     )

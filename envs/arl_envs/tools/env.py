@@ -74,9 +74,12 @@ class ToolsEnv(Desk, ToolEnv):
         Raises:
             EnvError: the task is none of this environment's.
         """
-        level = task.data.get("level")
-        if level != self._level.name:
-            raise EnvError(f"task {task.id} is of level {level!r}, not {self._level.name!r}")
+        level, knobs = task.data.get("level"), task.data.get("knobs", {})
+        if (level, knobs) != (self._level.number, dict(self._level.knobs)):
+            raise EnvError(
+                f"task {task.id} is of level {level!r} {knobs}, the environment of "
+                f"{self._level.number} {dict(self._level.knobs)}"
+            )
         problem = problem_of(self._level, task.seed)
         if task.data.get("request") != problem.request:
             raise EnvError(f"task {task.id} was not generated: its seed makes another request")
@@ -113,6 +116,7 @@ class ToolsEnv(Desk, ToolEnv):
         return None if self._problem is None else solve(self._problem)
 
     async def close(self) -> None:
+        await super().close()
         self._forget()
 
     def _counted(self) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from .by_name import goal as goal_by_name
-from .compose import composed
+from .by_name import by_name
+from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
 from .levels import Level
 from .shop import WRITES, Database, Desk
@@ -34,24 +35,19 @@ class Problem:
     """What the request leaves open; who does not ask is not paid, however well guessed."""
 
 
+@lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
 def problem_of(level: Level, seed: int) -> Problem:
     """The problem of `seed`."""
     source = random.Random(f"arl-tools/{level.name}/{seed}")
+    plan = Plan.draw(source, level) if level.number > 1 else None
     while True:  # draws until the shop itself agrees with what the generator thinks
         world = draw(source, level.size)
-        drawn = _drawn(source, world, level)
+        drawn = composed(source, world, plan, level) if plan else by_name(source, world)
         if drawn is None:
             continue
         salt = f"{source.getrandbits(64):x}"
         if found := _played(world, salt, *drawn):
             return found
-
-
-def _drawn(source: random.Random, world: World, level: Level) -> tuple[str, list[Goal]] | None:
-    if level.number > 1:
-        return composed(source, world, level)
-    goal = goal_by_name(source, world, impossible=level.impossible)
-    return goal and (goal.text, [goal])
 
 
 def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Problem | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import get_args
+from typing import Any, get_args
 
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Split, Task, TaskSource
@@ -16,8 +16,8 @@ from .problem import problem_of
 class ToolsTasks(TaskSource):
     """The tasks of one level and split; a pure function of (level, split, seed, index).
 
-    `Task.seed` regenerates the world; `Task.data` holds the level with its knobs, and the request. Train and
-    eval share no request, whatever their seeds.
+    `Task.seed` regenerates the world; `Task.data` holds the level, its turned knobs and the
+    request. Train and eval share no request, whatever their seeds.
     """
 
     def __init__(self, split: Split, *, seed: int, level: Level) -> None:
@@ -36,7 +36,9 @@ class ToolsTasks(TaskSource):
             seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
             request = problem_of(self._level, seed).request
             if split_of(request) == self._split:
-                data = {"level": self._level.name, "request": request}
+                data: dict[str, Any] = {"level": self._level.number, "request": request}
+                if self._level.knobs:
+                    data["knobs"] = dict(self._level.knobs)
                 name = f"tools{self._level.number}-{self._split}-{self._seed}-{index}"
                 return Task(id=name, seed=seed, data=data, split=self._split)
             attempt += 1

@@ -19,10 +19,8 @@ class Calendar(Rulebook):
     def free_hours(self, day: int) -> str:
         """List the free hours of a day (1 to 30)."""
         _check(day, HOURS[0])
-        taken = {
-            hour
-            for (hour,) in self.database.all("SELECT hour FROM appointments WHERE day = ?", day)
-        }
+        found = self.database.all("SELECT hour FROM appointments WHERE day = ?", day)
+        taken = {hour for (hour,) in found}
         return ", ".join(str(hour) for hour in HOURS if hour not in taken) or "none"
 
     @tool

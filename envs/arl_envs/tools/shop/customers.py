@@ -15,12 +15,11 @@ class Customers(Rulebook):
     @tool
     def find_customer(self, name: str) -> str:
         """Find customers by first name, last name, or both."""
-        wanted = name.casefold().split()
+        wanted = " ".join(name.casefold().split())
         found = [
             f"{key}: {full}, {city}"
             for key, full, city, _ in self.database.all("SELECT * FROM customers ORDER BY id")
-            if wanted
-            and wanted in (full.casefold().split(), *([w] for w in full.casefold().split()))
+            if wanted in (full.casefold(), *full.casefold().split())
         ]
         if not found:
             raise ToolError("no customer of that name")

@@ -55,9 +55,9 @@ class Sales(Orders):
     @tool
     def change_city(self, order: int, city: str) -> str:
         """Send an open order to another city."""
-        self._must_be_open(order, "change_city", {"order": order, "city": city})
         if city not in CITIES:
             raise ToolError(f"no such city; there are {', '.join(CITIES)}")
+        self._must_be_open(order, "change_city", {"order": order, "city": city})
         self.database.run("UPDATE orders SET city = ? WHERE id = ?", city, order)
         return "ok"
 

@@ -1,0 +1,126 @@
+"""Judging answers in symbols: in microseconds where that is possible, else by the verifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentgym_rl.errors import EnvError, InfraError
+
+from .answers import Verdict
+from .final import Mark, final_answer
+from .question import expressions_in
+from .symbolic.expression import Node, Unreadable, canonical, numeral
+from .symbolic.literal import Undecided, settle
+from .symbolic.reading import read
+from .symbolic.shapes import Named, Scalar, Shape
+
+COMPARE = "arl_envs.math.symbolic.algebra:compare"
+"""What the verifier calls."""
+
+
+class Verifier(Protocol):
+    """What calls a function in a process that can be killed."""
+
+    async def call(self, target: str, /, *args: Any, timeout_s: float) -> Any:
+        """A result with `status` (done, timeout, crash, error), `value`, `error` and `ms`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is said of an answer, and how long the verifier took (0: it was not needed)."""
+
+    verdict: Verdict
+    detail: str = ""
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiz:
+    """A right answer, and what it answers: `question` decides on units, order and echoes."""
+
+    answer: str
+    question: str = ""
+    mark: Mark = "boxed"
+
+
+def check_gold(answer: str) -> Shape:
+    """The shape of a right answer.
+
+    Raises:
+        Unreadable: it is not understood, so nothing could be judged by it.
+    """
+    return read(answer)
+
+
+def judge_quickly(text: str, quiz: Quiz) -> Judgement:
+    """What can be said of `text` without algebra.
+
+    Raises:
+        EnvError: the right answer cannot be read.
+        Undecided: that takes algebra; its argument is the answer that was found.
+    """
+    try:
+        gold = check_gold(quiz.answer)
+    except Unreadable as error:
+        raise EnvError(f"the right answer {quiz.answer!r} cannot be read: {error}") from error
+    said = final_answer(text, quiz.mark)
+    if said is None:
+        return Judgement(Verdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
+    try:
+        answer = read(said)
+    except Unreadable as error:
+        return Judgement(Verdict.UNPARSEABLE, str(error))
+    if _echoes(gold, answer, quiz.question):
+        return Judgement(Verdict.WRONG, "an expression of the question, as it stands there")
+    try:
+        right = settle(gold, answer, quiz.question)
+    except Undecided as error:
+        raise Undecided(said) from error
+    return Judgement(Verdict.OK if right else Verdict.WRONG)
+
+
+async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) -> Judgement:
+    """What is said of `text`; the verifier is asked only where algebra is needed.
+
+    An answer that takes longer than `timeout_s` (twice, as the verifier tries again itself) has
+    the verdict `timeout`.
+
+    Raises:
+        EnvError: the right answer cannot be read.
+        InfraError: the verifier itself failed: nothing is known about the answer.
+    """
+    try:
+        return judge_quickly(text, quiz)
+    except Undecided as undecided:
+        said = str(undecided)
+    result = await verifier.call(COMPARE, quiz.answer, said, quiz.question, timeout_s=timeout_s)
+    if result.status in ("timeout", "memory"):
+        what = f"in {timeout_s:g} s" if result.status == "timeout" else "in the memory there is"
+        return Judgement(Verdict.TIMEOUT, f"not decided {what}, twice", result.ms)
+    if result.status != "done":
+        raise InfraError(f"the verifier failed ({Verdict.CRASH}, {result.status}): {result.error}")
+    if result.value == "gold":
+        raise EnvError(f"the right answer {quiz.answer!r} cannot be read by math-verify")
+    return Judgement(Verdict(result.value), "", result.ms)
+
+
+def _echoes(gold: Shape, answer: Shape, question: str) -> bool:
+    """Whether the answer is something still to be worked out that stands in the question.
+
+    `Simplify sqrt(12)`, `Expand (x+1)^2`: equal to the right answer, and nothing was done.
+    """
+    ours, theirs = _expression(gold), _expression(answer)
+    if theirs is None or theirs.op in ("symbol", "constant") or numeral(theirs) is not None:
+        return False
+    said = canonical(theirs)
+    if ours is not None and canonical(ours) == said:
+        return False
+    return said in expressions_in(question)
+
+
+def _expression(shape: Shape) -> Node | None:
+    while isinstance(shape, Named):
+        shape = shape.value
+    return shape.node if isinstance(shape, Scalar) else None

@@ -1,0 +1,76 @@
+"""What a user may choose of the math environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from agentgym_rl.env import ToolSpec
+from agentgym_rl.errors import ConfigError
+
+from .calculator import WHOLE_EXPRESSION, Calculator
+from .final import Mark
+from .levels import level_of
+
+_TURNS_OF_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Keyword arguments of the environment (`--env.options.level=2`).
+
+    Raises:
+        ConfigError: one of them is out of range, or does not go with another.
+    """
+
+    level: int = 1
+    """Of generated problems: 1 short word problems (the calculator does one operation a call),
+    2 arithmetic expressions, 3 long word problems, 4 fractions and decimals."""
+    rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Problems from a file or data set instead of generated ones: the arguments of
+    `rows.row_tasks`, as in `--env.options.rows.path=FILE`."""
+    calculator_for_rows: bool = False
+    """Whether rows are played with a calculator; generated problems always are."""
+    mark: Mark = "boxed"
+    """What marks the final answer, of rows (see `final.py`)."""
+    verify_timeout_s: float = 5.0
+    """Longest time that algebra may take for one answer of rows, each of two times."""
+
+    def __post_init__(self) -> None:
+        level_of(self.level)
+        if not isinstance(self.rows, Mapping):
+            raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
+        if self.rows and self.level != 1:
+            raise ConfigError("level: of generated problems, not of rows")
+        if self.mark not in get_args(Mark):
+            raise ConfigError(f"mark: got {self.mark!r}; allowed: {', '.join(get_args(Mark))}")
+        if not isinstance(self.calculator_for_rows, bool):
+            raise ConfigError(f"calculator_for_rows: got {self.calculator_for_rows!r}")
+        seconds: Any = self.verify_timeout_s
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 0 < seconds <= 20
+        ):
+            raise ConfigError(f"verify_timeout_s: got {seconds!r}, allowed: above 0, up to 20")
+
+    @property
+    def calculator(self) -> Calculator | None:
+        """What tool calls are worked out with; None: there is no tool."""
+        if self.rows:
+            return WHOLE_EXPRESSION if self.calculator_for_rows else None
+        return level_of(self.level).calculator
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the agent is offered."""
+        return () if self.calculator is None else (self.calculator.tool,)
+
+    @property
+    def max_turns(self) -> int:
+        return _TURNS_OF_ROWS if self.rows else level_of(self.level).max_turns
+
+    def given(self) -> dict[str, Any]:
+        """Keyword arguments that make the same options."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}

@@ -1,0 +1,41 @@
+"""Whether a task is one of this environment."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from agentgym_rl.errors import EnvError
+from agentgym_rl.task import Task
+
+from .answers import Kind, read_number
+from .checker import check_gold
+from .options import Options
+from .symbolic.expression import Unreadable
+
+KINDS = (*get_args(Kind), "symbolic")
+
+
+def check_task(task: object, options: Options) -> None:
+    """
+    Raises:
+        EnvError: `task` is none that an environment with these options can play.
+    """
+    if not isinstance(task, Task):
+        raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+    data = task.data
+    level = data.get("level", options.level)
+    if level != options.level:
+        raise EnvError(f"task {task.id} is of level {level}, not {options.level}")
+    if not isinstance(data.get("question"), str) or data.get("kind") not in KINDS:
+        raise EnvError(f"task {task.id}: expected question, answer and kind {KINDS}")
+    answer, kind = data.get("answer"), data["kind"]
+    if not isinstance(answer, str):
+        raise EnvError(f"task {task.id}: answer {answer!r} is no text")
+    if kind != "symbolic":
+        if read_number(answer, kind) is None:
+            raise EnvError(f"task {task.id}: {answer!r} is no {kind}")
+        return
+    try:
+        check_gold(answer)
+    except Unreadable as error:
+        raise EnvError(f"task {task.id}: the answer {answer!r} cannot be read: {error}") from error

@@ -1,0 +1,127 @@
+"""The row formats that are known, how they are told apart, and what is asked in each.
+
+    gsm8k        question, answer (a solution, then #### and a number)
+    deepmath     question, final_answer
+    math         problem, answer        MATH-500, DeepScaleR, Polaris, AIME
+    hendrycks    problem, solution (the answer in its last box)
+    plain        question, answer
+
+Other fields are of no concern here. A row whose answer the checker cannot read is refused: no
+reply could ever be judged by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from agentgym_rl.data import Row, RowRefused, shorten, text_field
+from agentgym_rl.errors import ConfigError
+from arl_envs.math.answers import last_boxed
+from arl_envs.math.symbolic.expression import Unreadable
+from arl_envs.math.symbolic.reading import read
+
+
+class Item(NamedTuple):
+    """What a row asks, and the right answer."""
+
+    question: str
+    answer: str
+
+
+class Format(NamedTuple):
+    fields: tuple[str, ...]
+    """What every row of this format has."""
+    item_of: Callable[[Row], Item]
+
+
+_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*?)[ \t]*$", re.MULTILINE)
+_BARE_BOX = re.compile(r"\\boxed[ \t]+([0-9A-Za-z]+)")
+
+
+def gsm8k(row: Row) -> Item:
+    found = _MARKED.findall(text_field(row, "answer"))
+    if not found:
+        raise RowRefused("answer: no line that begins with ####")
+    return _item(row, "question", found[-1])
+
+
+def deepmath(row: Row) -> Item:
+    return _item(row, "question", _said(row, "final_answer"))
+
+
+def math(row: Row) -> Item:
+    return _item(row, "problem", _said(row, "answer"))
+
+
+def hendrycks(row: Row) -> Item:
+    solution = text_field(row, "solution")
+    answer = last_boxed(solution)
+    if answer is None and (bare := _BARE_BOX.findall(solution)):
+        answer = bare[-1]
+    if answer is None:
+        raise RowRefused("solution: no \\boxed{} in it")
+    return _item(row, "problem", answer)
+
+
+def plain(row: Row) -> Item:
+    return _item(row, "question", _said(row, "answer"))
+
+
+FORMATS: dict[str, Format] = {
+    "gsm8k": Format(("question", "answer"), gsm8k),
+    "deepmath": Format(("question", "final_answer"), deepmath),
+    "math": Format(("problem", "answer"), math),
+    "hendrycks": Format(("problem", "solution"), hendrycks),
+    "plain": Format(("question", "answer"), plain),
+}
+"""By name, in the order in which they are tried."""
+
+
+def format_of(row: Row, where: str) -> str:
+    """The name of the first format whose fields `row` has.
+
+    Raises:
+        ConfigError: it has those of none.
+    """
+    for name, known in FORMATS.items():
+        if all(row.get(field) is not None for field in known.fields):
+            if name == "gsm8k" and not _MARKED.search(str(row["answer"])):
+                continue  # plain, then
+            return name
+    formats = "; ".join(f"{name}: {', '.join(known.fields)}" for name, known in FORMATS.items())
+    raise ConfigError(
+        f"{where}: fields {sorted(map(str, row))} are those of no known format ({formats})"
+    )
+
+
+def check_format(name: object) -> str:
+    """
+    Raises:
+        ConfigError: no format is called `name`.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"no row format is called {name!r}; allowed: {', '.join(FORMATS)}")
+    return str(name)
+
+
+def _said(row: Row, name: str) -> str:
+    """An answer: text, or a whole number."""
+    value = row.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        return value[0]
+    if isinstance(value, str):
+        return text_field(row, name)
+    raise RowRefused(f"{name}: got {shorten(value)}, expected text or a whole number")
+
+
+def _item(row: Row, question: str, answer: str) -> Item:
+    asked = text_field(row, question)
+    try:
+        read(answer)
+    except Unreadable as error:
+        raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
+    return Item(asked, answer)

@@ -1,0 +1,100 @@
+"""Equality that takes algebra: math-verify's, between expressions that this package has read.
+
+To be called in a process that can be killed: an answer may take for ever, or all the memory.
+math-verify's own time limits are signals, so they are switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Expr, simplify
+
+from .expression import Node, symbols
+from .latex import write
+from .literal import Undecided, literal_leaf, literal_relation
+from .matching import Matcher
+from .reading import read
+from .shapes import Relation
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of no time limit; there is one
+
+_DIGITS = 40
+"""Of numbers that have to be worked out to be compared: no approximation has as many."""
+
+
+class GoldUnreadable(ValueError):
+    """math-verify cannot read the right answer."""
+
+
+def compare(gold: str, answer: str, question: str = "") -> str:
+    """ "ok", "wrong", or "gold": the right answer itself cannot be read.
+
+    Raises:
+        Unreadable: `answer` is no answer; the caller has found out before.
+    """
+    try:
+        right = Matcher(_leaf, _relation, question).match(read(gold), read(answer))
+    except GoldUnreadable:
+        return "gold"
+    return "ok" if right else "wrong"
+
+
+def _leaf(gold: Node, answer: Node) -> bool:
+    try:
+        return literal_leaf(gold, answer)
+    except Undecided:
+        return _equal(gold, answer)
+
+
+def _equal(gold: Node, answer: Node) -> bool:
+    ours, theirs = _sympy(gold), _sympy(answer)
+    if ours is None:
+        raise GoldUnreadable(write(gold))
+    return theirs is not None and verify(
+        ours, theirs, float_rounding=_DIGITS, numeric_precision=_DIGITS, timeout_seconds=None
+    )
+
+
+def _relation(gold: Relation, answer: Relation) -> bool:
+    """Whether one equation or inequality is the other one times a number."""
+    with suppress(Undecided):
+        return literal_relation(gold, answer)
+    ours, theirs = _difference(gold), _difference(answer)
+    if ours is None:
+        raise GoldUnreadable(f"{write(gold.left)} {gold.op} {write(gold.right)}")
+    return theirs is not None and _proportional(ours, theirs, positive=gold.op in ("<", "<="))
+
+
+def _proportional(ours: Any, theirs: Any, *, positive: bool) -> bool:
+    try:
+        if simplify(theirs) == 0 or simplify(ours) == 0:  # true of everything
+            return False
+        factor = simplify(ours / theirs)
+    except (TypeError, ValueError, ArithmeticError, NotImplementedError):
+        return False  # not shown to be equal: sympy does not know how
+    if not factor.is_number or not factor.is_real or factor.is_zero:
+        return False
+    return bool(factor.is_positive) or not positive
+
+
+def _difference(relation: Relation) -> Any:
+    left, right = _sympy(relation.left), _sympy(relation.right)
+    return None if left is None or right is None else left - right
+
+
+def _sympy(node: Node) -> Any:
+    """What math-verify reads in `node`; None: nothing, or something of another kind."""
+    found = parse(
+        f"${write(node)}$",
+        extraction_config=[LatexExtractionConfig(boxed_match_priority=-1)],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,  # pyright: ignore[reportArgumentType]
+    )
+    if len(found) != 1 or not isinstance(found[0], Expr):
+        return None
+    # i is a constant here, and a variable there where it does not look like a complex number
+    return found[0] if len(found[0].free_symbols) <= len(symbols(node)) + 1 else None

@@ -1,0 +1,111 @@
+"""An expression as a tree, as it was written: nothing is ever worked out here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd
+
+
+class Unreadable(ValueError):
+    """This is no answer in the notation that is understood here; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation and its operands.
+
+    `op`: number (`value`), symbol and constant (`name`), sum, negative, product, quotient,
+    power, root (of the second operand, the first being the degree), call (`name`), factorial,
+    binomial, abs, floor, ceiling. Two trees are equal if they spell the same.
+    """
+
+    op: str
+    args: tuple[Node, ...] = ()
+    name: str = ""
+    value: Fraction | None = None
+    decimal: bool = field(default=False, compare=False)
+    """Of a number: written with a point."""
+
+
+def number(value: int | Fraction) -> Node:
+    return Node("number", value=Fraction(value))
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """`node` and everything in it."""
+    pending = [node]
+    while pending:
+        at = pending.pop()
+        yield at
+        pending += at.args
+
+
+def symbols(node: Node) -> frozenset[str]:
+    """The names of the variables."""
+    return frozenset(at.name for at in walk(node) if at.op == "symbol")
+
+
+def canonical(node: Node) -> Node:
+    """`node` with the operands of sums and products in one order, and without sums in sums."""
+    args = [canonical(arg) for arg in node.args]
+    if node.op in ("sum", "product"):
+        flat = [part for arg in args for part in (arg.args if arg.op == node.op else (arg,))]
+        return Node(node.op, tuple(sorted(flat, key=repr)))
+    return Node(node.op, tuple(args), node.name, node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Numeral:
+    """A rational number that is spelled out."""
+
+    value: Fraction
+    proper: bool
+    """Nothing is left to do: a fraction is in lowest terms, with a denominator above 1."""
+
+
+def numeral(node: Node) -> Numeral | None:
+    """The number that is spelled out: whole, decimal, fraction, mixed, scientific; else None."""
+    match node:
+        case Node(op="number", value=Fraction() as value):
+            return Numeral(value, True)
+        case Node(op="negative", args=(Node(op="number" | "quotient" | "product") as inner,)):
+            found = numeral(inner)
+            if found is None or found.value < 0:
+                return None
+            return Numeral(-found.value, found.proper)
+        case Node(op="quotient", args=(above, below)):
+            return _fraction(_signed(above), _signed(below))
+        case Node(op="product", args=(mantissa, Node(op="power", args=(ten, exponent)))):
+            return _scientific(_signed(mantissa), ten.value, _signed(exponent))
+    return None
+
+
+def _signed(node: Node) -> Fraction | None:
+    if node.op == "negative" and node.args[0].op == "number":
+        value = node.args[0].value
+        return None if value is None else -value
+    return node.value if node.op == "number" else None
+
+
+def _fraction(above: Fraction | None, below: Fraction | None) -> Numeral | None:
+    if above is None or not below or above.denominator != 1 or below.denominator != 1:
+        return None
+    proper = abs(below) > 1 and gcd(above.numerator, below.numerator) == 1
+    return Numeral(above / below, proper)
+
+
+MAX_EXPONENT = 400
+"""Of ten, in scientific notation."""
+
+
+def _scientific(
+    mantissa: Fraction | None, ten: Fraction | None, exponent: Fraction | None
+) -> Numeral | None:
+    """Only with one digit before the point: 37 * 10^2 would be a product to work out."""
+    if mantissa is None or ten != 10 or exponent is None or exponent.denominator != 1:
+        return None
+    if abs(exponent) > MAX_EXPONENT or not 1 <= abs(mantissa) < 10:
+        return None
+    return Numeral(mantissa * Fraction(10) ** exponent.numerator, True)

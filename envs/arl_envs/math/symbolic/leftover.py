@@ -1,0 +1,152 @@
+"""What is left to be worked out in an expression.
+
+An answer may not leave more to do than the right answer does: who is asked for 37 * 91 and says
+37 * 91 has said nothing. Each kind of work has a word:
+
+    arithmetic   numbers to add or multiply, like terms, a fraction to reduce, a root of a square
+    power        a number to a whole power            factorial, binomial, abs, rounding
+    trig, log, choice (max, gcd, ...)                 functions
+
+Roots, fractional powers, pi, e and i are what closed forms are made of: no work. Whether a
+product is multiplied out is not work either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import isqrt
+
+from .expression import Node, numeral, symbols, walk
+
+_CALLS = {"ln": "log", "log": "log"} | dict.fromkeys(("gcd", "lcm", "max", "min"), "choice")
+_WORDS = {
+    "factorial": "factorial",
+    "binomial": "binomial",
+    "abs": "abs",
+    "floor": "rounding",
+    "ceiling": "rounding",
+}
+
+
+def leftover(node: Node) -> frozenset[str]:
+    """The kinds of work that are left in `node`."""
+    if numeral(node) is not None:
+        return frozenset() if numeral(node).proper else frozenset({"arithmetic"})  # pyright: ignore[reportOptionalMemberAccess]
+    found = set[str]()
+    for at in walk(node):
+        if at.op in _WORDS:
+            found.add(_WORDS[at.op])
+        elif at.op == "call":
+            found.add(_CALLS.get(at.name, "trig"))
+        elif at.op == "power" and _is_power_of_number(at):
+            found.add("power")
+        elif _is_arithmetic(at):
+            found.add("arithmetic")
+    return frozenset(found)
+
+
+def _is_power_of_number(node: Node) -> bool:
+    base, exponent = node.args
+    fixed = numeral(exponent)
+    if fixed is None or fixed.value.denominator != 1 or symbols(base):
+        return False
+    return not (base.op == "constant" and base.name in ("e", "pi"))
+
+
+def _is_arithmetic(node: Node) -> bool:
+    match node:
+        case Node(op="sum", args=terms):
+            parts = [_split(part) for term in terms for part in _flat(term)]
+            rests = {rest for _, rest in parts}
+            return len(rests) < len(parts) or any(value == 0 for value, _ in parts)
+        case Node(op="product", args=factors):
+            plain = [factor for factor in factors if _rational(factor) is not None]
+            return len(plain) > 1 or any(_rational(one) in (0, 1) for one in plain)
+        case Node(op="quotient", args=(above, below)):
+            return _reducible(above, below)
+        case Node(op="root", args=(degree, radicand)):
+            return _is_perfect(degree, radicand)
+        case Node(op="negative", args=(inner,)):
+            return inner.op == "negative"
+    return False
+
+
+def _rational(node: Node) -> Fraction | None:
+    found = numeral(node)
+    return None if found is None else found.value
+
+
+def _split(term: Node) -> tuple[Fraction, tuple[object, ...]]:
+    """A term as its coefficient and everything else, sorted: 2 and (x, y) of 2xy."""
+    value = _rational(term)
+    if value is not None:
+        return value, ()
+    match term:
+        case Node(op="negative", args=(inner,)):
+            value, rest = _split(inner)
+            return -value, rest
+        case Node(op="quotient", args=(above, below)) if by := _rational(below):
+            value, rest = _split(above)
+            return value / by, rest
+        case Node(op="product", args=factors):
+            coefficient, rest = Fraction(1), list[object]()
+            for factor in factors:
+                value, more = _split(factor)
+                coefficient *= value
+                rest += more
+            return coefficient, tuple(sorted(rest, key=repr))
+    return Fraction(1), (term,)
+
+
+def _flat(term: Node) -> Iterator[Node]:
+    """The terms of a sum within a sum; their signs do not matter here."""
+    inner = term.args[0] if term.op == "negative" else term
+    if inner.op != "sum":
+        yield term
+        return
+    for part in inner.args:
+        yield from _flat(part)
+
+
+def _reducible(above: Node, below: Node) -> bool:
+    """Whether numbers can be cancelled: 4 pi / 2, x / 1; sums are looked at term by term."""
+    divisor = _rational(below)
+    if divisor is None:
+        divisor = _split(below)[0] if below.op == "product" else Fraction(1)
+        if abs(divisor) == 1:
+            return False
+    if abs(divisor) in (0, 1):
+        return True
+    terms = above.args if above.op == "sum" else (above,)
+    values = [_split(term)[0] for term in terms]
+    if divisor.denominator != 1 or any(value.denominator != 1 for value in values):
+        return False
+    common = divisor.numerator
+    for value in values:
+        common = _gcd(common, value.numerator)
+    return common > 1
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return abs(a)
+
+
+def _is_perfect(degree: Node, radicand: Node) -> bool:
+    """Whether the root is a rational number."""
+    value, order = _rational(radicand), _rational(degree)
+    if value is None or value < 0 or order is None:
+        return False
+    if order == 2:
+        return all(isqrt(n) ** 2 == n for n in (value.numerator, value.denominator))
+    if order.denominator != 1 or not 2 < order <= 64:
+        return False
+    return all(round(n ** (1 / int(order))) ** int(order) == n for n in _small(value))
+
+
+def _small(value: Fraction) -> tuple[int, int]:
+    """Numerator and denominator; of numbers too large for floats, 2, which is no power."""
+    numbers = value.numerator, value.denominator
+    return numbers if max(numbers) < 2**52 else (2, 2)

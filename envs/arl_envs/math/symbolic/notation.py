@@ -1,0 +1,171 @@
+r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Unicode, $...$."""
+
+from __future__ import annotations
+
+import re
+
+from .expression import Unreadable
+
+MAX_CHARS = 1000
+
+_UNICODE = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
+    "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "∪": r"\cup ",
+    "∈": r"\in ", "°": r"\degree ", "√": r"\sqrt ", "±": r"\pm ", "²": "^2", "³": "^3",
+    "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "∅": r"\emptyset ",
+    "ℝ": r"\reals ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
+    "φ": r"\phi ", "€": r"\text{euro}", "£": r"\text{pound}", "\u00a0": " ", "\u2009": " ",
+    "\u202f": " ", "’": "'",
+}  # fmt: skip
+
+_FONTS = (
+    "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathcal"
+    "|mbox|hbox|rm|bf|boldsymbol|bm|emph|operatorname\\*?"
+)
+_PLAIN_NAMES = (
+    "sqrt|arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|ln|log|exp|pi|infty"
+)
+
+# In this order; each is one spelling for many.
+_REWRITES = [
+    (re.compile(pattern), to)
+    for pattern, to in (
+        (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?", ""),
+        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits)(?![A-Za-z])", ""),
+        (r"(?<=[0-9])(?:\\[,!]|\{,\}\s?|\{\\,\}|,\\!)(?=[0-9]{3}(?![0-9]))", ","),
+        (r"\\!", ""),
+        (r"\\[,;:> ]|~|\\q?quad(?![A-Za-z])|\\thinspace(?![A-Za-z])", " "),
+        (r"\{,\}", ","),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\dbinom(?![A-Za-z])|\\tbinom(?![A-Za-z])", r"\\binom"),
+        (rf"\\(?:{_FONTS})\s*\{{", r"\\text{"),
+        (r"\\text\{\s*(-?[0-9][0-9.,]*)\s*\}", r"\1"),
+        (r"\\(?:overline|overrightarrow|widehat)\s*\{\s*([A-Z]{2,3})\s*\}", r"\1"),
+        (
+            r",?\s*(?:\\text\{\s*(?:where|for)\s*\})?\s*[kmn]\s*\\in\s*\\mathbb\s*\{?\s*[ZN]\s*\}?$",
+            "",
+        ),
+        (r"\\mathbb\s*\{?\s*R\s*\}?", r"\\reals "),
+        (r"\\text\{\s*(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*\}", r"\\\1 "),
+        (r"\\(?:var)?nothing(?![A-Za-z])|\\varnothing(?![A-Za-z])", r"\\emptyset "),
+        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\text\{\s*degrees?\s*\}", r"\\degree "),
+        (r"\\lbrace(?![A-Za-z])|\\lbrack(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])|\\rbrack(?![A-Za-z])", r"\\}"),
+        (r"\\leqslant(?![A-Za-z])|\\le(?![A-Za-z])|<=", r"\\leq "),
+        (r"\\geqslant(?![A-Za-z])|\\ge(?![A-Za-z])|>=", r"\\geq "),
+        (r"\\ne(?![A-Za-z])|!=", r"\\neq "),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\varphi(?![A-Za-z])", r"\\phi "),
+        (r"\\div(?![A-Za-z])", "/"),
+        (r"\\cdotp(?![A-Za-z])|\\ast(?![A-Za-z])", r"\\cdot "),
+        (r"\\[lr][vV]ert(?![A-Za-z])|\\[lr]?vert(?![A-Za-z])|\\mid(?![A-Za-z])", "|"),
+        (r"\\(?:colon)(?![A-Za-z])", ":"),
+        (r"\\%", "%"),
+        (r"\*\*", "^"),
+        (r"([0-9])[ ]+([0-9]+)[ ]*/[ ]*([0-9]+)(?![0-9])", r"\1\\frac{\2}{\3}"),
+        (rf"(?<![\\A-Za-z])({_PLAIN_NAMES})(?![A-Za-z])", r"\\\1 "),
+    )
+]
+
+
+def plain(text: str) -> str:
+    r"""`text` without what does not matter: delimiters, spacing commands, a final period.
+
+    Raises:
+        Unreadable: it is longer than `MAX_CHARS`, or its braces do not fit together.
+    """
+    text = text.strip()
+    if len(text) > MAX_CHARS:
+        raise Unreadable(f"longer than {MAX_CHARS} characters")
+    text = re.sub(r"\\\\(?:\[[0-9.]+[a-z]{2}\])?", r"\\newline ", text)
+    text = spelled(_undelimited(_unmarked(text)))
+    if not balanced(text):
+        raise Unreadable("braces that do not fit together")
+    text = re.sub(r"(?<![.,;])[.,;]$", "", text).strip()
+    return _unwrapped(text)
+
+
+def spelled(text: str) -> str:
+    """`text` in one spelling, whatever it is; of a question, too."""
+    for sign, latex in _UNICODE.items():
+        text = text.replace(sign, latex)
+    for pattern, to in _REWRITES:
+        text = pattern.sub(to, text)
+    return " ".join(text.split())
+
+
+def _unmarked(text: str) -> str:
+    """Without Markdown's emphasis around all of it."""
+    for mark in ("**", "__", "`"):
+        if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
+            text = text[len(mark) : -len(mark)].strip()
+    return text
+
+
+def _undelimited(text: str) -> str:
+    r"""Without `$...$`, `\(...\)` and `\[...\]`; a dollar sign before a number is money."""
+    text = re.sub(r"\\[()]|\\\[|\\\](?!\[)", " ", text)
+    if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:
+        return re.sub(r"(?<!\\)\$", " ", text)
+    return re.sub(r"(?<!\\)\$(?=\s*[0-9.])", r"\\$", text)
+
+
+def _unwrapped(text: str) -> str:
+    """Without braces, or a box, around all of it."""
+    for _ in range(_MAX_WRAPS):
+        for opening in ("{", r"\boxed{", r"\fbox{"):
+            if text.startswith(opening) and closing(text, len(opening) - 1) == len(text) - 1:
+                text = text[len(opening) : -1].strip()
+                break
+        else:
+            break
+    return text
+
+
+_MAX_WRAPS = 4
+_PAIRS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\langle": r"\rangle"}
+_BRACKET = re.compile(r"\\[{}]|\\[lr]angle(?![A-Za-z])|\\.|[][(){}]", re.DOTALL)
+
+
+def balanced(text: str) -> bool:
+    """Whether every brace is closed; brackets and parentheses may be those of intervals."""
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def closing(text: str, at: int) -> int:
+    """Where the brace that opens at `at` closes; -1: nowhere."""
+    depth = 0
+    for match in _BRACKET.finditer(text, at):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.start()
+    return -1
+
+
+def split_top(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The parts of `text` between the separators that stand in no brackets, and those.
+
+    Any bracket may close any other: half-open intervals have two kinds.
+    """
+    parts, found, depth, start, at = list[str](), list[str](), 0, 0, 0
+    while at < len(text):
+        bracket = _BRACKET.match(text, at)
+        token = separator.match(text, at) if depth == 0 else None
+        if token is not None and token.end() > at:
+            parts.append(text[start:at].strip())
+            found.append(token[0].strip())
+            start = at = token.end()
+        elif bracket is not None:
+            opens, closes = bracket[0] in _PAIRS, bracket[0] in _PAIRS.values()
+            depth = max(0, depth + opens - closes)
+            at = bracket.end()
+        else:
+            at += 1
+    parts.append(text[start:].strip())
+    return parts, found

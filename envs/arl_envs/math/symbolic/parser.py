@@ -1,0 +1,317 @@
+r"""Expressions in LaTeX, or in plain text, as trees.
+
+    sum      = ["+" | "-"] product {("+" | "-") product}
+    product  = power {("*" | "/" | \cdot | \times | nothing) power}     from left to right
+    power    = atom {"!" | "^" operand | \degree}
+    atom     = number | variable | \frac a b | \sqrt[n] a | function | "(" sum ")" | "|" sum "|"
+
+A whole number right before a fraction of whole numbers is a mixed number. What is not of this
+grammar (sums over an index, integrals, limits, derivatives) is no answer here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from .expression import Node, Unreadable, number
+from .tokens import END, Token, tokenize
+
+MAX_DEPTH = 40
+
+FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "exp",
+        "gcd",
+        "lcm",
+        "max",
+        "min",
+    ]
+)
+_CONSTANTS = {"\\pi": "pi", "e": "e", "i": "i", "\\infty": "infty"}
+_GREEK = frozenset(
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "phi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
+)
+_STARTS = {"(", "{", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\text", *_CONSTANTS}
+_STARTS |= {f"\\{name}" for name in FUNCTIONS | _GREEK}
+
+
+def parse(text: str) -> Node:
+    """The tree of `text`, as it is written.
+
+    Raises:
+        Unreadable: it is no expression of the grammar above, or too deep.
+    """
+    parser = _Parser(tokenize(text))
+    node = parser.sum(0)
+    if parser.peek() is not END:
+        raise Unreadable(f"unexpected {parser.peek().text!a}")
+    return node
+
+
+class _Parser:
+    """Recursive descent; `depth` counts what is open."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._bars = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else END
+
+    def take(self) -> Token:
+        token = self.peek()
+        self._at += 1
+        return token
+
+    def skip(self, *texts: str) -> bool:
+        """Whether the next token was one of these; it is taken."""
+        found = self.peek().text in texts and self.peek() is not END
+        self._at += found
+        return found
+
+    def expect(self, text: str) -> None:
+        if not self.skip(text):
+            raise Unreadable(f"expected {text!r}, got {self.peek().text or 'the end'!r}")
+
+    def sum(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+        terms = [self._term(depth)]
+        while self.peek().text in ("+", "-"):
+            self.skip("+")
+            terms.append(self._term(depth))
+        return terms[0] if len(terms) == 1 else Node("sum", tuple(terms))
+
+    def _term(self, depth: int) -> Node:
+        if self.skip("-"):
+            return Node("negative", (self._product(depth + 1),))
+        self.skip("+")
+        return self._product(depth + 1)
+
+    def _product(self, depth: int) -> Node:
+        factors = [self._power(depth)]
+        while True:
+            if self.skip("*", "\\cdot", "\\times"):
+                factors.append(self._factor(depth))
+            elif self.skip("/"):
+                above = _product(factors)
+                factors = [Node("quotient", (above, self._factor(depth)))]
+            elif self._starts():
+                if self.peek().kind == "number":
+                    raise Unreadable("a number right behind a factor")
+                factors.append(self._power(depth))
+            else:
+                return _product(factors)
+
+    def _factor(self, depth: int) -> Node:
+        if self.skip("-"):
+            return Node("negative", (self._power(depth + 1),))
+        return self._power(depth)
+
+    def _starts(self) -> bool:
+        token = self.peek()
+        if token.text == "|":
+            return self._bars == 0
+        return token.kind in ("number", "letter") or token.text in _STARTS
+
+    def _power(self, depth: int) -> Node:
+        node = self._atom(depth + 1)
+        while True:
+            if self.skip("!"):
+                node = Node("factorial", (node,))
+            elif self.skip("^"):
+                node = Node("power", (node, self._operand(depth + 1)))
+                if self.peek().text == "^":
+                    raise Unreadable("two exponents")
+            elif self.skip("\\degree"):
+                node = Node("quotient", (Node("product", (node, _PI)), number(180)))
+            else:
+                return node
+
+    def _operand(self, depth: int) -> Node:
+        """What `^`, `\\frac` and `\\sqrt` take: braces, or one token; of digits, the first."""
+        token = self.peek()
+        if token.kind == "number" and len(token.text) > 1 and token.whole:
+            digits = [Token("number", d, number(int(d)).value, True) for d in token.text]
+            self._tokens[self._at : self._at + 1] = digits
+        if self.peek().text == "-":
+            self.take()
+            return Node("negative", (self._operand(depth + 1),))
+        return self._atom(depth + 1)
+
+    def _exponent_free(self, depth: int) -> Node:
+        """The argument of a function without parentheses: `\\sin 2x`, up to the next + or -."""
+        factors = [self._power(depth)]
+        while self._starts() and self.peek().text[1:] not in FUNCTIONS:
+            factors.append(self._power(depth))
+        return _product(factors)
+
+    def _atom(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+        token = self.take()
+        if token.kind == "number":
+            return self._number(token)
+        if token.text in _CONSTANTS:
+            return Node("constant", name=_CONSTANTS[token.text])
+        if token.kind == "letter" or token.text[1:] in _GREEK:
+            return Node("symbol", name=token.text + self._subscript())
+        if token.text in _GROUPS:
+            return self._group(token.text, depth)
+        if token.text[1:] in FUNCTIONS:
+            return self._function(token.text[1:], depth)
+        if token.kind == "command":
+            return self._command(token.text, depth)
+        raise Unreadable(f"unexpected {token.text or 'end'!r}")
+
+    def _number(self, token: Token) -> Node:
+        assert token.value is not None
+        if token.whole and self.peek().text == "\\frac":
+            start = self._at
+            self.take()
+            above, below = _whole(self._operand(0)), _whole(self._operand(0))
+            if above is not None and below is not None and above < below:
+                return number(token.value + above / below)
+            self._at = start
+        return Node("number", value=token.value, decimal=not token.whole)
+
+    def _subscript(self) -> str:
+        """_1, _{12}, _n: part of a variable's name."""
+        primes = ""
+        while self.skip("'"):
+            primes += "'"
+        if not self.skip("_"):
+            return primes
+        if not self.skip("{"):
+            return f"_{self.take().text}{primes}"
+        name = ""
+        while self.peek().kind in ("number", "letter"):
+            name += self.take().text
+        self.expect("}")
+        return f"_{name}{primes}"
+
+    def _group(self, opening: str, depth: int) -> Node:
+        closing, op = _GROUPS[opening]
+        bars, self._bars = self._bars, 1 if opening == "|" else 0
+        inner = self.sum(depth + 1)
+        self._bars = bars
+        self.expect(closing)
+        return Node(op, (inner,)) if op else inner
+
+    def _function(self, name: str, depth: int) -> Node:
+        base: tuple[Node, ...] = ()
+        exponent = None
+        if self.skip("_"):
+            base = (self._operand(depth),)
+        if self.skip("^"):
+            exponent = self._operand(depth)
+        if self.peek().text in ("(", "{"):
+            arguments = self._arguments(depth)
+        else:
+            arguments = (self._exponent_free(depth + 1),)
+        if name == "exp":
+            node = Node("power", (Node("constant", name="e"), *arguments))
+        else:
+            node = Node("call", (*arguments, *base), name)
+        if exponent is None:
+            return node
+        if exponent.op == "negative":  # an inverse function, or 1 over it: nobody knows
+            raise Unreadable("a negative power of a function")
+        return Node("power", (node, exponent))
+
+    def _arguments(self, depth: int) -> tuple[Node, ...]:
+        closing = ")" if self.take().text == "(" else "}"
+        bars, self._bars = self._bars, 0
+        found = [self.sum(depth + 1)]
+        while self.skip(","):
+            found.append(self.sum(depth + 1))
+        self._bars = bars
+        self.expect(closing)
+        return tuple(found)
+
+    def _command(self, name: str, depth: int) -> Node:
+        match name:
+            case "\\frac":
+                return Node("quotient", (self._operand(depth), self._operand(depth)))
+            case "\\binom":
+                return Node("binomial", (self._operand(depth), self._operand(depth)))
+            case "\\sqrt":
+                degree = number(2)
+                if self.skip("["):
+                    degree = self.sum(depth + 1)
+                    self.expect("]")
+                return Node("root", (degree, self._operand(depth)))
+            case "\\text":  # a letter in another font
+                self.expect("{")
+                letter = self.take()
+                self.expect("}")
+                if letter.kind == "letter":
+                    return Node("symbol", name=letter.text)
+        raise Unreadable(f"not understood here: {name}")
+
+
+_PI = Node("constant", name="pi")
+_GROUPS = {
+    "(": (")", ""),
+    "{": ("}", ""),
+    "[": ("]", ""),
+    "|": ("|", "abs"),
+    "\\lfloor": ("\\rfloor", "floor"),
+    "\\lceil": ("\\rceil", "ceiling"),
+}
+
+
+def _whole(node: Node) -> Fraction | None:
+    """The whole number that stands there."""
+    value = node.value
+    return value if value is not None and value.denominator == 1 else None
+
+
+def _product(factors: list[Node]) -> Node:
+    return factors[0] if len(factors) == 1 else Node("product", tuple(factors))

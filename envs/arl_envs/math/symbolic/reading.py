@@ -1,0 +1,272 @@
+"""From the text of an answer to its shape."""
+
+from __future__ import annotations
+
+import re
+
+from .expression import Node, Unreadable
+from .notation import plain, split_top
+from .parser import parse
+from .relations import read_relations
+from .shapes import (
+    Based,
+    Choice,
+    Interval,
+    Items,
+    Matrix,
+    Quantity,
+    Ratio,
+    Scalar,
+    Shape,
+    Union,
+    Words,
+)
+from .units import split_unit
+
+MAX_DEPTH = 6
+MAX_ITEMS = 100
+
+_COMMA = re.compile(
+    r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
+)
+_CUP = re.compile(r"\\cup(?![A-Za-z])")
+_COLON = re.compile(r":")
+_GROUPED = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_MATRIX = re.compile(r"\\begin\{([pbBv]?matrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_BASED = re.compile(
+    r"([0-9A-Z]+)\s*_\s*(?:\{\s*(?:\\text\{\s*)?([0-9]+|ten|two|eight)(?:\s*\})?\s*\}|([0-9]))"
+)
+_CHOICE = re.compile(
+    r"(?:\\text\{\s*)?\(\s*([A-Z])\s*\)(?:\s*\})?\.?\s*(.*)|\\text\{\s*([A-Z])[.)]?\s*\}|([A-Z])[.)]()"
+)
+_LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-]+[\w:.'-]+)*")
+_SHORT_WORDS = frozenset(
+    [
+        "yes",
+        "no",
+        "odd",
+        "even",
+        "one",
+        "two",
+        "six",
+        "ten",
+        "all",
+        "none",
+        "any",
+        "max",
+        "min",
+        "mon",
+        "tue",
+        "wed",
+        "thu",
+        "fri",
+        "sat",
+        "sun",
+        "may",
+        "jan",
+        "feb",
+        "red",
+        "not",
+        "neg",
+        "pos",
+        "inf",
+        "dne",
+    ]
+)
+_PIECE = re.compile(r"\\text\{([^{}]*)\}")
+
+
+def read(text: str) -> Shape:
+    """The shape of an answer as it stands in its box.
+
+    Raises:
+        Unreadable: it is none that is understood.
+    """
+    return read_plain(plain(text), 0)
+
+
+def read_plain(text: str, depth: int) -> Shape:
+    """The shape of what is in one spelling already."""
+    if not text:
+        raise Unreadable("empty")
+    if depth > MAX_DEPTH:
+        raise Unreadable(f"brackets nested deeper than {MAX_DEPTH}")
+    if _GROUPED.fullmatch(text) or _NUMBER.fullmatch(text):
+        return Scalar(parse(text))
+    value, unit = split_unit(text)
+    if unit and (_GROUPED.fullmatch(value) or _NUMBER.fullmatch(value)):
+        return Quantity(Scalar(parse(value)), unit)
+    for reader in _READERS:
+        shape = reader(text, depth)
+        if shape is not None:
+            return shape
+    return _quantity(text, depth)
+
+
+def _reals(text: str, depth: int) -> Shape | None:
+    del depth
+    if text not in ("\\reals", "\\text{all real numbers}", "\\text{all reals}", "all real numbers"):
+        return None
+    infinity = Node("constant", name="infty")
+    return Interval(Node("negative", (infinity,)), infinity, True, True)
+
+
+def _choice(text: str, depth: int) -> Shape | None:
+    match = _CHOICE.fullmatch(text)
+    if match is None:
+        return None
+    letter, rest = match[1] or match[3] or match[4], (match[2] or "").strip()
+    value = read_plain(rest, depth + 1) if rest else None
+    if isinstance(value, Choice | Words):
+        raise Unreadable("more than one choice")
+    return Choice(letter, value)
+
+
+def _words(text: str, depth: int) -> Shape | None:
+    r"""Letters and spaces, or \text{} and nothing else."""
+    del depth
+    if text in ("\\emptyset", "\\{\\}", "\\{ \\}"):
+        return Items("set", ())
+    spoken = _PIECE.sub(lambda match: f" {match[1]} ", text)
+    spoken = re.sub(r"\\ |\s+", " ", spoken).strip(" .,")
+    if not _LETTERS.fullmatch(spoken):
+        return None
+    if "\\text" not in text:
+        longest = max(map(len, re.findall(r"[^\W\d_]+", spoken)))
+        if _COMMA.search(spoken) or (longest < 4 and not _is_word(spoken)):
+            return None
+        if re.search(r"(?:^|\s)[-.,']|[-.,'](?:\s|$)", spoken):  # an operator, not a hyphen
+            return None
+    if len(spoken) == 1:
+        return None
+    return Words(" ".join(re.findall(r"[\w:]+", spoken.casefold())))
+
+
+def _is_word(text: str) -> bool:
+    return text.casefold() in _SHORT_WORDS or (text.isupper() and len(text) > 1)
+
+
+def _matrix(text: str, depth: int) -> Shape | None:
+    match = _MATRIX.fullmatch(text)
+    if match is None:
+        return None
+    if match[1] == "vmatrix":
+        raise Unreadable("a determinant is not worked out")
+    lines = [line for line in match[2].split("\\newline") if line.strip()]
+    rows = tuple(
+        tuple(read_plain(entry.strip(), depth + 1) for entry in line.split("&")) for line in lines
+    )
+    if not rows or len({len(row) for row in rows}) != 1 or sum(map(len, rows)) > MAX_ITEMS:
+        raise Unreadable("rows of a matrix that differ in length, or too many")
+    return Matrix(rows)
+
+
+def _relations(text: str, depth: int) -> Shape | None:
+    return read_relations(text, depth, read_plain)
+
+
+def _several(text: str, depth: int) -> Shape | None:
+    parts, found = split_top(text, _COMMA)
+    if not found:
+        return None
+    return _items("list", parts, depth)
+
+
+def _items(kind: str, parts: list[str], depth: int) -> Items:
+    if len(parts) > MAX_ITEMS:
+        raise Unreadable(f"more than {MAX_ITEMS} answers")
+    shapes = list[Shape]()
+    for part in parts:
+        shape = read_plain(part, depth + 1)
+        # a +- b among others is two of them
+        spread = isinstance(shape, Items) and shape.kind == "list" and kind in ("list", "set")
+        shapes += shape.items if spread and isinstance(shape, Items) else [shape]
+    return Items(kind, tuple(shapes))  # pyright: ignore[reportArgumentType]
+
+
+def _union(text: str, depth: int) -> Shape | None:
+    parts, found = split_top(text, _CUP)
+    if not found:
+        return None
+    return Union(tuple(read_plain(part, depth + 1) for part in parts))
+
+
+_BRACKETS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
+
+
+def _bracketed(text: str, depth: int) -> Shape | None:
+    opening = next((mark for mark in _BRACKETS if text.startswith(mark)), None)
+    ending = next((mark for mark in _BRACKETS.values() if text.endswith(mark)), None)
+    if opening is None or ending is None:
+        return None
+    if not _encloses(text, opening, ending):
+        return None
+    inside = text[len(opening) : len(text) - len(ending)].strip()
+    if opening == "\\{" and ending == "\\}":
+        return _set(inside, depth)
+    parts, found = split_top(inside, re.compile("[,;]"))
+    if opening == "\\langle" and ending == "\\rangle":
+        return _items("vector", parts, depth)
+    if (opening, ending) == ("(", ")"):
+        return _items("tuple", parts, depth) if found else None
+    if (opening, ending) == ("[", "]") and len(parts) != 2:
+        return _items("closed", parts, depth) if found else None
+    if opening not in "([" or ending not in ")]" or len(parts) != 2:
+        raise Unreadable("brackets that do not fit together")
+    return Interval(parse(parts[0]), parse(parts[1]), opening == "(", ending == ")")
+
+
+def _encloses(text: str, opening: str, ending: str) -> bool:
+    """Whether the first bracket is closed by the last one, and not before."""
+    depth, at = 0, 0
+    for match in re.finditer(r"\\[{}]|\\[lr]angle|\\.|[][(){}]", text):
+        if match[0] in ("(", "[", "{", "\\{", "\\langle"):
+            depth += 1
+        elif match[0] in (")", "]", "}", "\\}", "\\rangle"):
+            depth -= 1
+            if depth == 0:
+                at = match.end()
+                break
+    return at == len(text)
+
+
+def _set(inside: str, depth: int) -> Shape:
+    """{1, 2}, or {x | a condition on x}."""
+    builder = re.fullmatch(r"([a-z])(?:\s*\\in\s*\\reals)?\s*(?:\||:)\s*(.+)", inside)
+    if builder is not None:
+        return read_plain(builder[2], depth + 1)
+    parts, _ = split_top(inside, re.compile("[,;]"))
+    return _items("set", parts, depth)
+
+
+def _special(text: str, depth: int) -> Shape | None:
+    if match := _BASED.fullmatch(text):
+        named = {"ten": 10, "two": 2, "eight": 8}.get(match[2] or "")
+        return Based(match[1], named or int(match[2] or match[3]))
+    parts, found = split_top(text, _COLON)
+    if found and len(parts) <= 4:
+        return Ratio(tuple(read_plain(part, depth + 1) for part in parts))
+    return None
+
+
+def _quantity(text: str, depth: int) -> Shape:
+    value, unit = split_unit(text)
+    if unit:
+        return Quantity(read_plain(value, depth + 1), unit)
+    if "\\pm" in text or "\\mp" in text:
+        return _plus_minus(text)
+    return Scalar(parse(text))
+
+
+def _plus_minus(text: str) -> Shape:
+    if len(re.findall(r"\\[pm][mp](?![A-Za-z])", text)) != 1:
+        raise Unreadable("more than one plus-minus sign")
+    both = [re.sub(r"\\[pm][mp](?![A-Za-z])", f" {sign} ", text) for sign in "+-"]
+    return Items("list", tuple(Scalar(parse(one)) for one in both))
+
+
+_READERS = (
+    _reals, _choice, _words, _matrix, _relations, _several, _union, _bracketed, _special,
+)  # fmt: skip
+"""In the order in which they are tried."""

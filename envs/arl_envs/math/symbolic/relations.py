@@ -1,0 +1,119 @@
+"""Equations and inequalities: names with values, intervals in other words, and the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from .expression import Node, Unreadable, symbols
+from .notation import split_top
+from .parser import parse
+from .shapes import Interval, Items, Named, Relation, Shape, Union
+
+Read = Callable[[str, int], Shape]
+"""What reads an answer in one spelling, so deep in brackets: all of it is one grammar."""
+
+_OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
+_IN = re.compile(r"(?P<name>[A-Za-z])\s*\\in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
+_JOINT = re.compile(
+    r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?"
+    r"|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
+)
+_LETTER = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:\s*_\s*(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?'*"
+_NAME = re.compile(
+    rf"{_LETTER}(?:\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})*\s*\))?"
+    rf"|\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)"
+    r"|[A-Z]{2,3}|\\text\{[A-Za-z ]+\}|\\angle\s*[A-Z]{1,3}|P\(.{1,20}\)"
+    r"|\\frac\s*\{\s*d\s*[a-z]\s*\}\s*\{\s*d\s*[a-z]\s*\}"
+)
+_NO_NAME = frozenset(("e", "i", "\\pi", "\\infty"))
+_INVERSE = {">": "<", "\\geq": "\\leq"}
+_OPS = {"=": "=", "<": "<", "\\leq": "<=", "\\neq": "!="}
+
+
+def read_relations(text: str, depth: int, read: Read) -> Shape | None:
+    """What `text` says with =, < and the like; None if it has none of these outside brackets.
+
+    Raises:
+        Unreadable: it does, and is not understood.
+    """
+    if match := _IN.fullmatch(text):
+        return Named(match["name"], read(match["set"], depth + 1))
+    parts, joints = split_top(text, _JOINT)
+    if joints and all(_operators(part) for part in parts):
+        return _joined([_one(part, depth, read) for part in parts], joints)
+    return (
+        _one(text, depth, read) if not joints and _operators(text) else _shared(text, depth, read)
+    )
+
+
+def _operators(text: str) -> list[str]:
+    return split_top(text, _OPERATOR)[1]
+
+
+def _shared(text: str, depth: int, read: Read) -> Shape | None:
+    """`x = 3, -3` and `x = 3 or -3`: one name for all that follows."""
+    sides, found = split_top(text, _OPERATOR)
+    if found == ["="] and _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
+        return Named(_name(sides[0]), read(sides[1], depth + 1))
+    if found:
+        raise Unreadable("relations and other things mixed")
+    return None
+
+
+def _one(text: str, depth: int, read: Read) -> Shape:
+    sides, found = split_top(text, _OPERATOR)
+    if found == ["="]:
+        if _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
+            return Named(_name(sides[0]), read(sides[1], depth + 1))
+        if _NAME.fullmatch(sides[1]) and sides[1] not in _NO_NAME:
+            return Named(_name(sides[1]), read(sides[0], depth + 1))
+        return Relation("=", parse(sides[0]), parse(sides[1]))
+    nodes = [parse(side) for side in sides]
+    if all(op in _INVERSE for op in found):
+        nodes, found = nodes[::-1], [_INVERSE[op] for op in reversed(found)]
+    if len(found) == 2 and all(op in ("<", "\\leq") for op in found) and nodes[1].op == "symbol":
+        return Named(nodes[1].name, Interval(nodes[0], nodes[2], found[0] == "<", found[1] == "<"))
+    if len(found) != 1:
+        raise Unreadable("a chain of relations")
+    return _half_line(nodes[0], found[0], nodes[1])
+
+
+def _half_line(left: Node, op: str, right: Node) -> Shape:
+    """x < 3 is an interval; 2x < y is not."""
+    infinity, is_open = Node("constant", name="infty"), op == "<"
+    if op in ("<", "\\leq"):
+        if left.op == "symbol" and not symbols(right):
+            return Named(left.name, Interval(Node("negative", (infinity,)), right, True, is_open))
+        if right.op == "symbol" and not symbols(left):
+            return Named(right.name, Interval(left, infinity, is_open, True))
+    if op == "\\neq" and left.op == "symbol" and not symbols(right):
+        both = Interval(Node("negative", (infinity,)), right, True, True)
+        return Named(left.name, Union((both, Interval(right, infinity, True, True))))
+    return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[\s{}]", "", text)
+
+
+def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
+    """Several relations: values of one name, of several names, or intervals."""
+    named = [shape for shape in shapes if isinstance(shape, Named)]
+    names = [shape.name for shape in named]
+    if len(named) < len(shapes):
+        return Items("list", tuple(shapes))
+    if len(set(names)) == 1:
+        values = tuple(shape.value for shape in named)
+        if not any(isinstance(value, Interval) for value in values):
+            return Named(names[0], Items("list", values))
+        if any("and" in joint for joint in joints):
+            raise Unreadable("inequalities joined by `and`")
+        return Named(names[0], Union(values))
+    if len(set(names)) < len(names):
+        raise Unreadable("a name with two values, beside others")
+    in_order = sorted(named, key=lambda shape: shape.name)
+    return Named(
+        f"({','.join(shape.name for shape in in_order)})",
+        Items("tuple", tuple(shape.value for shape in in_order)),
+    )

@@ -1,0 +1,137 @@
+"""What an answer can be: its shape, with expressions at the leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .expression import Node
+
+Bracket = Literal["(", "["]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One expression."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Something said in words, lower case, single spaces."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A letter of several, perhaps with what it stands for."""
+
+    letter: str
+    value: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value with a unit; "percent" and "degree" are units, too."""
+
+    value: Shape
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several answers.
+
+    `kind`: "tuple" (in parentheses, ordered), "vector" (in angles), "closed" (in square
+    brackets: a list, or an interval), "set" (in braces), "list" (with commas or words between).
+    """
+
+    kind: Literal["tuple", "vector", "closed", "set", "list"]
+    items: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Between two ends; the word of the bracket says whether an end is in it."""
+
+    low: Node
+    high: Node
+    left_open: bool
+    right_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Of intervals and sets."""
+
+    parts: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    rows: tuple[tuple[Shape, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An equation or inequality with two sides; `op`: = < <= != (> and >= are turned round)."""
+
+    op: Literal["=", "<", "<=", "!="]
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """`name` = something."""
+
+    name: str
+    value: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Based:
+    """Digits in a number system, as in 1101_2."""
+
+    digits: str
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """3:4, and times of day."""
+
+    parts: tuple[Shape, ...]
+
+
+Shape = (
+    Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
+    | Based | Ratio
+)  # fmt: skip
+
+
+def leaves(shape: Shape) -> Iterator[Node]:
+    """Every expression in `shape`."""
+    match shape:
+        case Scalar(node=node):
+            yield node
+        case Interval(low=low, high=high):
+            yield from (low, high)
+        case Relation(left=left, right=right):
+            yield from (left, right)
+        case Quantity(value=value) | Named(value=value):
+            yield from leaves(value)
+        case Items(items=parts) | Union(parts=parts) | Ratio(parts=parts):
+            for part in parts:
+                yield from leaves(part)
+        case Matrix(rows=rows):
+            for row in rows:
+                for entry in row:
+                    yield from leaves(entry)
+        case Choice(value=value) if value is not None:
+            yield from leaves(value)
+        case _:
+            return
