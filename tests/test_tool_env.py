@@ -125,7 +125,7 @@ def env_code() -> list[int]:
 
 
 def test_a_schema_comes_from_hints_and_docstring():
-    assert [each["function"] for each in Safe.tools][0] == {
+    assert Safe.tools[0]["function"] == {
         "name": "look",
         "description": "Look at a digit of the code.",
         "parameters": {

@@ -1,9 +1,10 @@
 """Playing the tools environment in tests."""
 
 import json
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
+import pytest
 from arl_envs.tools.env import ToolsEnv
 
 from agentgym_rl.env import Message, Step
@@ -21,6 +22,14 @@ def run(coroutine: Any) -> Any:
     raise AssertionError("the tools environment never waits")
 
 
+MANY = [
+    *(pytest.param(level, 15, id=f"{level}") for level in LEVELS),
+    *(pytest.param(level, 300, id=f"{level}-many", marks=pytest.mark.slow) for level in LEVELS),
+]
+"""A level, and how many tasks of it."""
+
+
+@cache
 def tasks(
     level: int, num: int, *, split: Split = "eval", seed: int = 3, **knobs: Any
 ) -> list[Task]:
@@ -46,11 +55,3 @@ def call(tool: str, **arguments: Any) -> Message:
 
 def gold(env: ToolsEnv) -> list[Step]:
     return [run(env.step(message)) for message in env.solve() or ()]
-
-
-def with_facts(level: int, num: int, **knobs: Any) -> Iterator[ToolsEnv]:
-    """Environments whose request demands facts."""
-    for task in tasks(level, num, **knobs):
-        env = started(task)
-        if env._problem and env._problem.facts:  # pyright: ignore
-            yield env

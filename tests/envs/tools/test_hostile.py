@@ -7,9 +7,8 @@ import pytest
 from arl_envs.tools.env import ToolsEnv
 from arl_envs.tools.words import PRODUCTS
 
-from .kit import LEVELS, call, run, say, started, tasks
+from .kit import MANY, call, run, say, started, tasks
 
-NUM_TASKS = 300
 SAYINGS = [
     *("", "done", "Answer: done", "Answer: refused", "Answer: refused 417", "Answer: 349"),
     *("I cannot do that.", "Answer: I cannot do that", "yes", "Answer:", "Answer: done, refused"),
@@ -28,9 +27,9 @@ def ended(env: ToolsEnv, text: str) -> float:
     raise AssertionError("a conversation without end")
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_nothing_done_is_never_paid(level):
-    for task in tasks(level, NUM_TASKS):
+@pytest.mark.parametrize(("level", "num"), MANY)
+def test_nothing_done_is_never_paid(level, num):
+    for task in tasks(level, num):
         request = task.data["request"]
         echoes = [request, f"Answer: {request}", f"Answer: {', '.join(numbers(request))}"]
         echoes += [f"Answer: refused {number}" for number in numbers(request)]
@@ -69,29 +68,26 @@ def plausible(properties: dict, heard: str) -> list[dict]:
         [*words, *things] if spec["type"] == "string" else ids if i == 0 else [1, 12, *ids[:2]]
         for i, spec in enumerate(properties.values())
     ]
-    return [dict(zip(properties, values, strict=True)) for values in itertools.product(*choices)][
-        :24
-    ]
+    found = itertools.islice(itertools.product(*choices), 24)
+    return [dict(zip(properties, values, strict=True)) for values in found]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_reading_everything_and_saying_everything_is_never_paid(level):
-    for task in tasks(level, NUM_TASKS // 3):
+@pytest.mark.parametrize(("level", "num"), MANY)
+def test_reading_everything_and_saying_everything_is_never_paid(level, num):
+    for task in tasks(level, num):
         request = task.data["request"]
         env = started(task)
         heard = explored(env, request, writes=False)
         assert ended(env, f"{heard}\nAnswer: {', '.join(dict.fromkeys(numbers(heard)))}") == 0.0
         env = started(task)
         explored(env, request, writes=False)
-        assert (
-            ended(env, "\n".join(f"Answer: {n}" for n in numbers(heard)) or "Answer: done") == 0.0
-        )
+        assert ended(env, "\n".join(f"Answer: {n}" for n in numbers(heard))) == 0.0
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "num"), MANY)
 @pytest.mark.parametrize("last", ["Answer: done", "numbers", "refused"])
-def test_calling_everything_is_never_paid(level, last):
-    for task in tasks(level, NUM_TASKS // 3):
+def test_calling_everything_is_never_paid(level, num, last):
+    for task in tasks(level, num):
         env = started(task)
         heard = explored(env, task.data["request"], writes=True)
         references = re.findall(r"ref (\d+)", heard)
@@ -102,8 +98,9 @@ def test_calling_everything_is_never_paid(level, last):
         assert ended(env, said) == 0.0
 
 
-def test_calling_every_tool_on_the_right_order_is_never_paid():
-    for task in tasks(1, NUM_TASKS):
+@pytest.mark.parametrize("num", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_calling_every_tool_on_the_right_order_is_never_paid(num):
+    for task in tasks(1, num):
         env = started(task)
         (find, *_) = env.solve() or ()
         (found,) = run(env.step(find)).observation
@@ -115,8 +112,6 @@ def test_calling_every_tool_on_the_right_order_is_never_paid():
 @pytest.mark.parametrize("text", ["x" * 10**6, "\0", "\ud800", "?" * 10**6, "Answer: " * 10**5])
 def test_hostile_texts_are_answered(text):
     env = started(tasks(3, 1)[0])
+    (answer,) = run(env.step(call("find_customer", name=text))).observation
+    assert answer["content"].startswith("error:")
     assert run(env.step(say(text))).reward == 0.0
-    (answer,) = (
-        run(env.step(call("find_customer", name=text))).observation if env._playing else (0,)
-    )
-    assert answer == 0 or answer["content"].startswith("error:")
