@@ -342,6 +342,7 @@ def _check(parser: ArgumentParser) -> None:
     parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
     parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
     parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _data(parser)
     _sandbox(parser)
 
 
@@ -390,10 +391,14 @@ def _config(parser: ArgumentParser) -> None:
 
 def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
-    parser.add_argument("--data", metavar="FILE", help="its rows, of an environment that has some")
+    _data(parser)
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
     parser.add_argument("--engine", metavar="TYPE", help=engines)
     _sandbox(parser)
+
+
+def _data(parser: ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="rows, for an environment that takes some")
 
 
 def _sandbox(parser: ArgumentParser) -> None:

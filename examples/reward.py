@@ -12,7 +12,7 @@ import sys
 
 def score(completion: str, row: dict) -> dict:
     """1 when the last number of the reply is the answer, and .1 for a short one."""
-    numbers = re.findall(r"-?\d+", completion)
+    numbers = re.findall(r"-?\d+", completion[-100:])
     right = bool(numbers) and numbers[-1] == str(row["answer"])
     short = len(completion) <= 20
     return {"reward": right + 0.1 * short, "right": right, "short": short}

@@ -23,7 +23,7 @@ FLAGS = {
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
-    "check": "--json --config --sandbox --list --only --episodes --tasks",
+    "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "reverify": "--json --write",
     "doctor": "--json --config --sandbox",
 }

@@ -16,7 +16,7 @@ from .scoring import Scorer
 from .tasks import prompt_tasks, task_parts
 
 _QUEUE_S = 60.0
-"""Longest wait for a worker of the pool, on top of the call itself."""
+"""Longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
 
 
 class RewardEnv(Env):
@@ -33,9 +33,9 @@ class RewardEnv(Env):
     def __init__(self, function: str, **options: Any) -> None:
         self._options = Options(function, **options)
         self._scorer = Scorer(self._options)
-        waits = _QUEUE_S if self._options.executor == "pool" else 0.0
-        self.step_timeout_s = self._options.timeout_s + waits
-        self.needs_verifier = self._options.executor == "pool"
+        self.uses_verifier = self._options.executor == "pool"
+        limit_s = self._options.timeout_s
+        self.step_timeout_s = 2 * limit_s + _QUEUE_S if self.uses_verifier else limit_s
         self._random = random.Random()
         self._task: Task | None = None
 

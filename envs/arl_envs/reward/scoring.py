@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from agentgym_rl.errors import EnvError, InfraError
-from agentgym_rl.loading import import_object
+from agentgym_rl.verifier import VerifierHandle, VerifierPool
 
 from .options import Options
 
@@ -30,13 +30,12 @@ class Scorer:
         self._executor = options.executor
         self._timeout_s = options.timeout_s
         self._thread: ThreadPoolExecutor | None = None
-        self._pool: Any = None
+        self._pool = VerifierHandle()
 
-    def use_pool(self, pool: Any) -> None:
-        """A started `VerifierPool`; None: one of its own."""
-        if self._executor == "pool" and self._pool is None:
-            handle = import_object("agentgym_rl.verifier:VerifierHandle")
-            self._pool = handle(pool)
+    def use_pool(self, pool: VerifierPool | None) -> None:
+        """A started pool; None: one of its own."""
+        if pool is not None:
+            self._pool = VerifierHandle(pool)
 
     async def score(self, completion: str, row: Mapping[str, Any]) -> Score:
         """The reward of a reply to the prompt of `row`.
@@ -60,8 +59,7 @@ class Scorer:
         """End thread and pool, if there are any of its own."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
-        if self._pool is not None:
-            await self._pool.close()
+        await self._pool.close()
 
     async def _here(self, completion: str, row: dict[str, Any]) -> Any:
         if self._executor == "inline":

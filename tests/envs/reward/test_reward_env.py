@@ -1,7 +1,6 @@
 """The reward environment: a prompt, a reward function, nothing else."""
 
 import asyncio
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from agentgym_rl import EnvSpec, Step, make
 from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.registry import spec
+from agentgym_rl.registry import register, spec
 from agentgym_rl.wrappers import StepTimeout
 
 HERE = f"{__name__.rpartition('.')[0]}.functions"
@@ -86,11 +85,7 @@ def test_a_function_that_never_returns_is_the_environment_s_failure(data):
         scored("x", function="hanging", data=data, timeout_s=0.05)
 
 
-HAS_POOL = importlib.util.find_spec("agentgym_rl.verifier") is not None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_POOL, reason="needs the verifier pool")
 @pytest.mark.parametrize(
     ("function", "said"),
     [("looping", "timeout"), ("dying", "crash"), ("broken", "error: .*nothing")],
@@ -101,7 +96,6 @@ def test_the_pool_survives_any_function(data, function, said):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_POOL, reason="needs the verifier pool")
 def test_the_pool_scores_as_this_process_does(data):
     assert scored("abc", data=data, executor="pool") == scored("abc", data=data)
 
@@ -235,3 +229,11 @@ def test_the_spec_says_everything(data):
     again = make(EnvSpec.from_json(made.to_json()))
     messages, _ = asyncio.run(again.reset(seed=3))
     assert messages[0]["content"].startswith("Say ")
+
+
+def test_the_id_names_the_function(data):
+    shipped = spec(ENV)
+    register("reward_here-v0", shipped.entry_point, argument=shipped.argument, force=True)
+    made = make(f"reward_here:{HERE}:length", data=data).spec
+    assert isinstance(made, EnvSpec)
+    assert made.kwargs == {"function": f"{HERE}:length", "data": data}
