@@ -1,6 +1,8 @@
 """What every registered environment promises; a new one is covered by being registered."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 
@@ -14,20 +16,34 @@ EXAMPLES = {
     "gymnasium-v0": "gymnasium:FrozenLake-v1",
     "mix-v0": "mix:math=2,code=1",
     "reasoning_gym-v0": "reasoning_gym:chain_sum",
+    "reward-v0": "reward:rewarded:exact",
 }
 """What stands for an environment that must be told what to play."""
 _NO_TOOLS = {"tool-results", "call-everything"}
-MAY_SKIP = {"gymnasium-v0": {*_NO_TOOLS, "gold"}, "reasoning_gym-v0": _NO_TOOLS}
+MAY_SKIP = {
+    "gymnasium-v0": {*_NO_TOOLS, "gold"},
+    "reasoning_gym-v0": _NO_TOOLS,
+    "reward-v0": {*_NO_TOOLS, "gold", "no-op", "echo", "bad-answers"},  # whatever one pays for
+}
 """Criteria that do not apply to an environment, by id; all others must be judged."""
+
+
+def rows(file: Path) -> str:
+    """A file of questions and answers."""
+    many = [{"prompt": f"What is {n} times 7919?", "answer": n * 7919} for n in range(400)]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in many))
+    return str(file)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", [row.id for row in listing("env") if row.spec])
-def test_every_criterion_is_met(id):
+def test_every_criterion_is_met(id, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     name = EXAMPLES.get(id, id)
-    if make(name).needs_sandboxes:
+    options = {"data": rows(tmp_path / "rows.jsonl")} if id == "reward-v0" else {}
+    if make(name, **options).needs_sandboxes:
         working("local")
-    report = asyncio.run(check_env(name, episodes=4))
+    report = asyncio.run(check_env(name, episodes=4, **options))
     assert report.failed == [], str(report)
     skipped = {each.id for each in report.results if each.outcome is Outcome.SKIPPED}
     assert skipped <= MAY_SKIP.get(id, set()), str(report)
