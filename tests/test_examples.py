@@ -22,6 +22,7 @@ from agentgym_rl.config import (
     load_config,
 )
 from agentgym_rl.env import Env
+from agentgym_rl.model import resolve_paths
 from agentgym_rl.registry import make, make_agent, spec
 from agentgym_rl.task import Task
 
@@ -166,7 +167,7 @@ def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole():
     assert set(named) == set(OpenAIEngineConfig.model_fields)
 
 
-@pytest.mark.parametrize("name", ["math.toml", "vllm.toml", "openai.toml"])
+@pytest.mark.parametrize("name", ["math.toml", "vllm.toml", "openai.toml", "frozenlake.toml"])
 def test_every_value_is_explained(name):
     lines = (EXAMPLES / name).read_text().splitlines()
     bare = [
@@ -177,6 +178,11 @@ def test_every_value_is_explained(name):
         and not re.match(r"# \w+ (?!=)", above)
     ]
     assert bare == []
+
+
+def test_the_lake_s_configuration_has_the_model_that_is_its_default():
+    config = load_config(EXAMPLES / "frozenlake.toml")
+    assert resolve_paths(Config(env=config.env)).model == config.model
 
 
 SMALL = {
@@ -211,8 +217,9 @@ def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
 
 
 @pytest.mark.slow
-def test_train_from_the_configuration(tmp_path):
-    assert train(tmp_path, "--config", str(EXAMPLES / "math.toml"))["steps"] == 2
+@pytest.mark.parametrize("name", ["math.toml", "frozenlake.toml"])
+def test_train_from_the_configuration(tmp_path, name):
+    assert train(tmp_path, "--config", str(EXAMPLES / name))["steps"] == 2
     assert load_config(tmp_path / "run" / "config.toml").steps == 2
 
 
@@ -221,7 +228,7 @@ def test_the_reward_example_scores_and_its_data_is_read(tmp_path):
 
     data = tmp_path / "sums.jsonl"
     reward.main(str(data), 50)
-    env = make("arl_envs.reward:SPEC", function="reward:score", data=str(data))
+    env = make("reward:reward:score", data=str(data))
     messages, _ = asyncio.run(env.reset(seed=1))
     a, b = map(int, re.findall(r"\d+", messages[0]["content"]))
     step = asyncio.run(env.step({"role": "assistant", "content": f"{a + b}"}))
@@ -233,9 +240,15 @@ def test_the_reward_example_scores_and_its_data_is_read(tmp_path):
 def test_train_on_a_reward_function(tmp_path):
     script = [sys.executable, str(EXAMPLES / "reward.py"), str(tmp_path / "sums.jsonl")]
     subprocess.run(script, check=True, timeout=60)
-    env = ["--env", "arl_envs.reward:SPEC", "--env.options.function=reward:score"]
+    env = ["--env", "reward:reward:score"]
     result = train(tmp_path, *env, "--data", "sums.jsonl", "--agent", "single_turn")
     assert result["steps"] == 2
     assert result["eval_after"] is not None
     config = load_config(tmp_path / "run" / "config.toml")
     assert config.env.options["data"] == str(tmp_path / "sums.jsonl")
+
+
+@pytest.mark.slow
+def test_a_run_names_the_model_that_was_bundled_for_its_environment(tmp_path):
+    assert train(tmp_path, "--env", "tools")["steps"] == 2
+    assert load_config(tmp_path / "run" / "config.toml").model.path == "bundled/tools"

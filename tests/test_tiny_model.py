@@ -1,4 +1,4 @@
-"""The bundled models: their files, their chat template, their tokenizers, and the script that makes them."""
+"""The bundled models: their files, chat templates, tokenizers, and the script that makes them."""
 
 import hashlib
 import json

@@ -6,9 +6,8 @@ No gateway, no model: how fast it is, the environment decides.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.env import Env
@@ -23,11 +22,9 @@ from .services import closed
 from .subject import SOURCE_SEED
 
 CONCURRENCY = 64
-MAX_UNKNOWN = 256
-"""So many tasks without a gold answer, and none with: there is no oracle."""
 TOLERANCE = 1e-9
-OnProgress = Callable[[str, int, int], None]
-"""Hears (agent, episodes played, episodes to play) after each."""
+OnProgress = Callable[[int, int], None]
+"""Hears (tasks played, tasks to play) after each."""
 
 
 @dataclass(slots=True)
@@ -36,9 +33,8 @@ class _Counts:
     total: float = 0.0
     at_most: int = 0
     paid: int = 0
-    unknown: int = 0
-    """Episodes whose gold answer is not known."""
-    errors: list[str] = field(default_factory=list[str])
+    errors: int = 0
+    first_error: str = ""
     is_judged: bool = True
     """Whether the environment says what an episode pays."""
 
@@ -48,7 +44,7 @@ async def play_baselines(
     *,
     tasks: int,
     given: Mapping[str, Any],
-    on_progress: OnProgress = lambda agent, done, of: None,
+    on_progress: OnProgress = lambda done, of: None,
 ) -> list[Tally]:
     """The oracle (where `solve` gives something) and the idle agents over the first `tasks`
     training tasks, or all there are; `given` are options of `reset` beside the task.
@@ -56,16 +52,29 @@ async def play_baselines(
     Raises:
         InfraError: what the environment runs on failed.
     """
-    found: list[Tally] = []
-    for policy in (ORACLE, *IDLE):
-        begun = time.monotonic()
-        counts = await _play(spec, policy, tasks, given, on_progress)
-        if counts.episodes:
-            found.append(_tally(policy, counts, time.monotonic() - begun))
-    return found
+    all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
+    waiting = _tasks(spec.task_source("train", seed=SOURCE_SEED), tasks)
+    done = 0
+
+    async def worker() -> None:
+        nonlocal done
+        env = spec.make()
+        try:
+            for task in waiting:  # one iterator for all: each takes the next
+                for policy, counts in all_counts.items():
+                    await _episode(env, task, policy, given, counts)
+                done += 1
+                on_progress(done, tasks)
+        finally:
+            await closed(env)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(CONCURRENCY, tasks)):
+            group.create_task(worker())
+    return [_tally(policy, counts) for policy, counts in all_counts.items() if counts.episodes]
 
 
-def _tally(policy: Policy, counts: _Counts, duration_s: float) -> Tally:
+def _tally(policy: Policy, counts: _Counts) -> Tally:
     is_oracle = policy is ORACLE
     right = counts.at_most == counts.episodes if is_oracle else counts.paid == 0
     return Tally(
@@ -74,34 +83,10 @@ def _tally(policy: Policy, counts: _Counts, duration_s: float) -> Tally:
         mean_reward=counts.total / counts.episodes,
         num_at_most=counts.at_most,
         num_paid=counts.paid,
-        num_errors=len(counts.errors),
-        first_error=counts.errors[0] if counts.errors else "",
-        duration_s=duration_s,
+        num_errors=counts.errors,
+        first_error=counts.first_error,
         passed=not counts.errors and (right or not counts.is_judged),
     )
-
-
-async def _play(
-    spec: EnvSpec, policy: Policy, tasks: int, given: Mapping[str, Any], on_progress: OnProgress
-) -> _Counts:
-    counts = _Counts()
-    waiting = _tasks(spec.task_source("train", seed=SOURCE_SEED), tasks)
-
-    async def worker() -> None:
-        env = spec.make()
-        try:
-            for task in waiting:  # one iterator for all: each takes the next
-                if counts.unknown >= MAX_UNKNOWN and not counts.episodes:
-                    return
-                await _episode(env, task, policy, given, counts)
-                on_progress(policy.name, counts.episodes + counts.unknown, tasks)
-        finally:
-            await closed(env)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CONCURRENCY, tasks)):
-            group.create_task(worker())
-    return counts
 
 
 def _tasks(source: TaskSource, count: int) -> Iterator[Task]:
@@ -129,12 +114,12 @@ async def _episode(
     except InfraError:
         raise
     except Exception as error:  # the environment's own code
-        counts.errors.append(f"task {task.id}: {error!r:.300}")
-        view = None
-    if view is not None and not view.turn:
-        counts.unknown += 1
+        counts.errors += 1
+        counts.first_error = counts.first_error or f"task {task.id}: {error!r:.300}"
+        _count(counts, env, paid)
         return
-    _count(counts, env, paid)
+    if view.turn:  # it had something to say
+        _count(counts, env, paid)
 
 
 def _count(counts: _Counts, env: Env, paid: float) -> None:

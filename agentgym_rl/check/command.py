@@ -68,10 +68,10 @@ def _counting() -> OnProgress:
     """Says on stderr how far it is, every two seconds."""
     said = time.monotonic()
 
-    def count(agent: str, done: int, of: int) -> None:
+    def count(done: int, of: int) -> None:
         nonlocal said
         if time.monotonic() - said >= _SAY_EVERY_S:
             said = time.monotonic()
-            print(f"{agent}: {done:,} of {of:,} tasks", file=sys.stderr, flush=True)
+            print(f"played {done:,} of {of:,} tasks", file=sys.stderr, flush=True)
 
     return count

@@ -42,7 +42,6 @@ class Tally:
     """Episodes that paid more than the least."""
     num_errors: int
     first_error: str
-    duration_s: float
     passed: bool
 
 
@@ -104,11 +103,10 @@ def result_lines(result: Result) -> list[str]:
 def tally_line(tally: Tally) -> str:
     """A scripted agent for people."""
     mark = "ok  " if tally.passed else "FAIL"
-    rate = tally.episodes / tally.duration_s if tally.duration_s else 0.0
     text = (
         f"{mark} {tally.agent:<{_WIDTH}} {tally.episodes:,} tasks: mean reward "
         f"{tally.mean_reward:g}, {tally.num_at_most:,} paid in full, {tally.num_paid:,} paid at "
-        f"all ({rate:,.0f}/s)"
+        "all"
     )
     return text + (
         f"; {tally.num_errors:,} ERRORS: {tally.first_error}" if tally.num_errors else ""

@@ -34,7 +34,7 @@ async def check_env(
     sandbox: str = "local",
     sandbox_options: Mapping[str, Any] | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
-    on_progress: OnProgress = lambda agent, done, of: None,
+    on_progress: OnProgress = lambda done, of: None,
     **options: Any,
 ) -> Report:
     """Whether an environment keeps the contract, criterion by criterion.

@@ -9,6 +9,7 @@ from typing import Any
 
 from agentgym_rl.env import Env
 from agentgym_rl.registry import make_sandbox
+from agentgym_rl.verifier import VerifierPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,15 @@ async def started(env: Env, wanted: Wanted) -> AsyncIterator[dict[str, Any]]:
     """The options of `reset` that `env` asks for beside the task; `env` is closed in the end.
 
     Raises:
-        SandboxUnavailable: the backend cannot work here.
+        SandboxUnavailable, VerifierError: it cannot work here.
     """
     given: dict[str, Any] = {}
     async with contextlib.AsyncExitStack() as stack:
         if env.needs_sandboxes:
             backend = make_sandbox(wanted.sandbox, **wanted.sandbox_options)
             given["sandboxes"] = await stack.enter_async_context(backend)
+        if env.uses_verifier:
+            given["verifier"] = await stack.enter_async_context(VerifierPool())
         stack.push_async_callback(closed, env)
         yield given
 

@@ -88,7 +88,7 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     except (BadCall, ToolError) as error:
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
-        log.warning("a tool raised", exc_info=error)
+        log.debug("a tool raised", exc_info=error)  # the agent is told, `tool_errors` counts it
         return _error(f"{type(error).__name__}: {error}"), True
 
 

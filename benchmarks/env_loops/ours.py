@@ -1,7 +1,8 @@
 """Ours: as many asyncio tasks as episodes, each waiting once a step for a model that takes no time.
 
 `wrapped`: environments as `make` makes them, one a task. `recorded`: as in a run, a new one for
-every episode inside `EpisodeEnv`, which adds up and takes down.
+every episode inside `EpisodeEnv`, which adds up and takes down. `bare`: the same tasks, and the
+environments without any wrapper.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -51,17 +53,19 @@ WALK: list[Message] = [{"role": "assistant", "content": w} for w in ("right", "l
 Loop = Callable[[EnvSpec, list[Message], int], Coroutine[Any, Any, None]]
 
 
-async def wrapped(env_spec: EnvSpec, actions: list[Message], live: int) -> None:
+async def wrapped(
+    env_spec: EnvSpec, actions: list[Message], live: int, *, bare: bool = False
+) -> None:
     make = env_spec.maker()
 
     async def play() -> None:
-        env = make()
+        env = make().unwrapped if bare else make()
         for _ in range(EPISODES):
             await env.reset(options={"task": TASK})
             for action in actions:
                 await asyncio.sleep(0)
                 step = await env.step(action)
-            assert step.truncated
+            assert bare or step.truncated
         await env.close()
 
     await _all(play, live)
@@ -113,4 +117,5 @@ def _cases(loop: Loop) -> dict[str, Case]:
 
 
 if __name__ == "__main__":
-    serve("agentgym-rl", lambda: _cases({"wrapped": wrapped, "recorded": recorded}[sys.argv[1]]))
+    loops = {"bare": partial(wrapped, bare=True), "wrapped": wrapped, "recorded": recorded}
+    serve("agentgym-rl", lambda: _cases(loops[sys.argv[1]]))

@@ -104,7 +104,7 @@ TOOLS = Family(
     "tools",
     tools=ToolsEnv().tools,
     demonstrate=demonstrate,
-    plan=WarmUp(clean_steps=300, mixed_steps=300),
+    plan=WarmUp(clean_steps=220, mixed_steps=260),
     # Names are cut out of their sentences, so that they are the same tokens wherever they stand.
     vocabulary=Vocabulary(splits=("[0-9]", "\n", "[A-Z][a-z]+"), max_size=896),
 )

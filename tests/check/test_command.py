@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import toys  # type: ignore[import-not-found]
 
 from agentgym_rl import check_env
 from agentgym_rl.check import CRITERIA
@@ -124,3 +125,9 @@ def test_without_solve_there_is_no_oracle_and_tasks_may_be_few():
 def test_an_unknown_criterion_is_an_error_before_anything_is_made():
     with pytest.raises(ConfigError, match="'tols'; there are tool"):
         asyncio.run(check_env("toys:Toy", only=["tols"]))
+
+
+def test_a_class_may_be_given_itself():
+    report = asyncio.run(check_env(toys.Toy, only=["tools"]))
+    assert (report.env, report.passed) == ("toys:Toy", True)
+    assert "tools" in str(report)

@@ -10,21 +10,19 @@ from agentgym_rl.registry import listing
 
 from .sandboxes import working
 
-SLOW = {"code-v0"}
-EXAMPLES = {"mix-v0": "mix:math=2,code=1", "gymnasium-v0": "gymnasium:FrozenLake-v1"}
+EXAMPLES = {
+    "gymnasium-v0": "gymnasium:FrozenLake-v1",
+    "mix-v0": "mix:math=2,code=1",
+    "reasoning_gym-v0": "reasoning_gym:chain_sum",
+}
 """What stands for an environment that must be told what to play."""
-MAY_SKIP: dict[str, set[str]] = {}
+_NO_TOOLS = {"tool-results", "call-everything"}
+MAY_SKIP = {"gymnasium-v0": {*_NO_TOOLS, "gold"}, "reasoning_gym-v0": _NO_TOOLS}
 """Criteria that do not apply to an environment, by id; all others must be judged."""
 
 
-@pytest.mark.parametrize(
-    "id",
-    [
-        pytest.param(row.id, marks=[pytest.mark.slow] if row.id in SLOW else [])
-        for row in listing("env")
-        if row.spec
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("id", [row.id for row in listing("env") if row.spec])
 def test_every_criterion_is_met(id):
     name = EXAMPLES.get(id, id)
     if make(name).needs_sandboxes:

@@ -63,8 +63,8 @@ class McpServer:
         self._holder = asyncio.create_task(self._hold(ready), name=f"MCP server {self.name}")
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                self._client = await asyncio.shield(ready)
-                self.tools = await self._list(self._client)
+                self._client = client = await asyncio.shield(ready)
+                self.tools = await self._list(client)
         except BaseException as error:
             await self.close()
             if isinstance(error, ConfigError) or not isinstance(error, Exception):

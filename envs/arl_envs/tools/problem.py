@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from agentgym_rl.errors import ConfigError
+
 from .by_name import by_name
 from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
@@ -37,10 +39,14 @@ class Problem:
 
 @lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
 def problem_of(level: Level, seed: int) -> Problem:
-    """The problem of `seed`."""
+    """The problem of `seed`.
+
+    Raises:
+        ConfigError: the level's knobs leave no such request.
+    """
     source = random.Random(f"arl-tools/{level.name}/{seed}")
     plan = Plan.draw(source, level) if level.number > 1 else None
-    while True:  # draws until the shop itself agrees with what the generator thinks
+    for _ in range(_MAX_DRAWS):  # until the shop itself agrees with what the generator thinks
         world = draw(source, level.size)
         drawn = composed(source, world, plan, level) if plan else by_name(source, world)
         if drawn is None:
@@ -48,6 +54,10 @@ def problem_of(level: Level, seed: int) -> Problem:
         salt = f"{source.getrandbits(64):x}"
         if found := _played(world, salt, *drawn):
             return found
+    raise ConfigError(
+        f"tools level {level.name}: no request came of {_MAX_DRAWS} worlds for {plan}; raise "
+        "num_calls, or lower ambiguity or impossible"
+    )
 
 
 def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Problem | None:
@@ -112,5 +122,6 @@ def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
         return str(error), True
 
 
+_MAX_DRAWS = 1000
 _LEAST_CHARS = 3
 _REFERENCE = re.compile(r"ref (\d+)")

@@ -1,0 +1,122 @@
+"""Judging answers: our labelled set, ours beside math-verify's defaults.
+
+Every case of `tests/envs/math/labelled/` is a right answer (gold), a whole message, and whether the
+message is right, by mathematical judgement. `hack` marks the ways to be paid for nothing that are
+known. math-verify gets what its users give it: `verify(parse(gold), parse(message))`, in a worker
+that is killed after ten seconds, as are ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arl_envs.math.checker import COMPARE, judge
+
+from agentgym_rl.errors import EnvError
+from agentgym_rl.verifier import VerifierPool
+from tests.envs.math.cases import Case, labelled
+
+from ._common import hardware, versions
+
+PLAIN = "benchmarks._math_plain:judge"
+NUM_WORKERS, TIMEOUT_S = 2, 10.0
+GOALS = {"hack_fp": 0, "f1_beside_math_verify": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a system said of a case."""
+
+    case: Case
+    verdict: str
+    ms: float
+
+
+Judge = Callable[[Case, VerifierPool], Awaitable[str]]
+
+
+def run() -> dict[str, Any]:
+    """Measure; the result is what `arl bench math --json` prints."""
+    cases = labelled()
+    ours, theirs = asyncio.run(_both(cases))
+    rows = [
+        row
+        for name, judged in (("agentgym-rl", ours), ("math-verify", theirs))
+        for row in (table_row(name, "all", judged), _hack_row(name, judged))
+    ]
+    whole, hacks, theirs_whole, _ = rows
+    figures = {
+        "hack_fp": hacks["fp"],
+        "f1_beside_math_verify": round(whole["f1"] / theirs_whole["f1"], 3),
+    }
+    return {
+        "name": "math",
+        "hardware": hardware(),
+        "versions": versions("math-verify", "sympy"),
+        "rows": rows,
+        "figures": figures,
+        "goal": GOALS,
+        "met": {
+            "hack_fp": figures["hack_fp"] == 0,
+            "f1_beside_math_verify": figures["f1_beside_math_verify"] > 1,
+        },
+    }
+
+
+async def ours_says(case: Case, pool: VerifierPool) -> str:
+    """The verdict of the environment."""
+    try:
+        return (await judge(case.text, case.quiz, pool, timeout_s=TIMEOUT_S)).verdict
+    except EnvError:
+        return "gold"
+
+
+async def math_verify_says(case: Case, pool: VerifierPool) -> str:
+    """ok or wrong, by math-verify's defaults; or how it failed."""
+    called = await pool.call(PLAIN, case.gold, case.text, timeout_s=TIMEOUT_S)
+    return called.value if called.status == "done" else called.status
+
+
+async def judge_all(cases: Sequence[Case], says: Judge, pool: VerifierPool) -> list[Judged]:
+    """One case at a time, so that the times are of one."""
+    judged = list[Judged]()
+    for case in cases:
+        began = time.perf_counter()
+        verdict = await says(case, pool)
+        judged.append(Judged(case, verdict, 1000 * (time.perf_counter() - began)))
+    return judged
+
+
+async def _both(cases: Sequence[Case]) -> tuple[list[Judged], list[Judged]]:
+    async with VerifierPool(NUM_WORKERS, preload=(COMPARE, PLAIN)) as pool:
+        ours = await judge_all(cases, ours_says, pool)
+        return ours, await judge_all(cases, math_verify_says, pool)
+
+
+def _hack_row(name: str, judged: Iterable[Judged]) -> dict[str, Any]:
+    return table_row(name, "hacks", [one for one in judged if one.case.hack])
+
+
+def table_row(name: str, subset: str, judged: Sequence[Judged]) -> dict[str, Any]:
+    """F1 and what it is made of, of "right" answers found."""
+    paid = [one for one in judged if one.verdict == "ok"]
+    tp = sum(one.case.right for one in paid)
+    fp, fn = len(paid) - tp, sum(one.case.right for one in judged) - tp
+    return {
+        "system": name,
+        "subset": subset,
+        "cases": len(judged),
+        "f1": round(2 * tp / (2 * tp + fp + fn), 4) if tp else None,
+        "precision": round(tp / len(paid), 4) if paid else None,
+        "recall": round(tp / (tp + fn), 4) if tp + fn else None,
+        "fp": fp,
+        "fn": fn,
+        "no_verdict": sum(one.verdict in ("timeout", "crash", "memory", "error") for one in judged),
+        "ms_median": round(statistics.median(one.ms for one in judged), 3),
+        "ms_p99": round(sorted(one.ms for one in judged)[int(0.99 * len(judged))], 1),
+    }

@@ -1,0 +1,15 @@
+"""Environments behind an OpenEnv server: `openenv:http://localhost:8000`.
+
+env      the environment: replies or tool calls to actions, observations to messages
+actions  what the server's schema says an action is
+session  one WebSocket, one session of the server
+"""
+
+from agentgym_rl.specs import EnvSpec
+
+SPEC = EnvSpec(
+    id="openenv-v0",
+    entry_point="arl_envs.openenv.env:OpenEnvEnv",
+    argument="url",
+    description="an environment behind an OpenEnv server, as openenv:http://localhost:8000",
+)

@@ -1,0 +1,40 @@
+"""What an action is, from the JSON schema that the server gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.env import ToolSpec
+
+TOOL = "act"
+_OURS = ("metadata",)
+"""Fields of every OpenEnv action that are not the agent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionForm:
+    """How an agent acts: by the text of its reply, or by calling a tool."""
+
+    text_field: str | None
+    """The field that the text of a reply goes to; None: actions are calls of `tool`."""
+    tool: ToolSpec
+
+
+def form_of(schema: Mapping[str, Any]) -> ActionForm:
+    """Text where the one field there is (or the one required) is a string, else a tool."""
+    fields = {k: v for k, v in schema.get("properties", {}).items() if k not in _OURS}
+    required = [name for name in schema.get("required", ()) if name in fields]
+    only = required if len(required) == 1 else list(fields)
+    is_text = len(only) == 1 and _is_string(fields[only[0]]) and len(required) <= 1
+    parameters: dict[str, Any] = {"type": "object", "properties": fields, "required": required}
+    if "$defs" in schema:
+        parameters["$defs"] = schema["$defs"]
+    description = str(schema.get("description") or "Act in the environment.")
+    function = {"name": TOOL, "description": description, "parameters": parameters}
+    return ActionForm(only[0] if is_text else None, {"type": "function", "function": function})
+
+
+def _is_string(field: Any) -> bool:
+    return isinstance(field, Mapping) and field.get("type") == "string" and "enum" not in field

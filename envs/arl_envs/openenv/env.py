@@ -1,0 +1,186 @@
+"""An environment behind an OpenEnv server, for chat agents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.env import Env, Message, Step
+from agentgym_rl.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.task import Task
+from arl_envs.messages import text_of
+from arl_envs.tool_calls import listed, reply_to
+
+from .actions import TOOL, ActionForm, form_of
+from .session import BadAction, Session, schema
+
+_SEEDS = 2**31
+"""Seeds of other people's generators are smaller than ours; the split of a seed survives this."""
+
+
+class OpenEnvEnv(Env):
+    """Plays the environment at `url`; each instance is a session of the server.
+
+    Where an action is one text, the reply is the action; else the agent calls the tool `act`,
+    whose arguments are the fields of the server's action schema (`tool=True`: in any case). An
+    action that the server refuses costs a turn. OpenEnv knows no truncation: `done` terminates.
+    `instructions` is the system message, `reset_options` go to the server's `reset`.
+
+    Raises:
+        ConfigError: `url` is no http(s) address.
+    """
+
+    max_turns = 50
+    step_timeout_s = 60.0
+
+    def __init__(
+        self,
+        *,
+        url: str = "",
+        instructions: str = "",
+        reset_options: Mapping[str, Any] | None = None,
+        tool: bool = False,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"url: got {url!r}, expected the address of an OpenEnv server, as in "
+                "--env openenv:http://localhost:8000"
+            )
+        self._url = url.rstrip("/")
+        self._instructions = instructions
+        self._reset_options = dict(reset_options or {})
+        self._as_tool = tool
+        self._form: ActionForm | None = None
+        self._session: Session | None = None
+        self._info: dict[str, Any] = {}
+        self._invalid = 0
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Start the episode of `options["task"]`'s seed, or of `seed`.
+
+        Raises:
+            EnvError: the environment's own code raised, or the options are unknown.
+            InfraError: the server failed, cannot be reached, or has no session left.
+        """
+        options = dict(options or {})
+        task = options.pop("task", None)
+        if options or not isinstance(task, Task | None):
+            raise EnvError(f"reset options: got {sorted(options)}, task {task!r}; allowed: a task")
+        seed = seed if task is None else task.seed
+        data = self._reset_options | ({} if seed is None else {"seed": seed % _SEEDS})
+        if self._form is None:
+            self._form = form_of(await schema(self._url))
+            by_tool = self._as_tool or self._form.text_field is None
+            self.tools = (self._form.tool,) if by_tool else ()
+        try:
+            found = await self._call("reset", data)
+        except BadAction as error:
+            raise EnvError(f"reset at {self._url} with {data}: {error}") from error
+        self._info = {} if task is None else {"task_id": task.id}
+        self._invalid = 0
+        first = [{"role": "system", "content": self._instructions}] if self._instructions else []
+        said = {"role": "user", "content": _said(found.get("observation"))}
+        return [*first, said], dict(self._info)
+
+    async def step(self, action: Message) -> Step:
+        """Take the action, or the calls of `act` one after the other.
+
+        Raises:
+            EnvError: there is no episode, or the environment's own code raised.
+            InfraError: the server or the connection failed.
+        """
+        if self._form is None or self._session is None:
+            raise EnvError("step without an episode: call reset first")
+        calls = action.get("tool_calls")
+        if calls:
+            return await self._take_calls(listed(calls))
+        if self.tools or self._form.text_field is None:
+            reply = {"role": "user", "content": f"Call the tool {TOOL}."}
+            return self._step([reply], 0.0, False, ["no tool call"])
+        try:
+            found = await self._call("step", {self._form.text_field: text_of(action)})
+        except BadAction as error:
+            return self._step([{"role": "user", "content": f"error: {error}"}], 0.0, False, [error])
+        message = {"role": "user", "content": _said(found.get("observation"))}
+        return self._step([message], _reward(found), bool(found.get("done")), [])
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _take_calls(self, calls: list[Mapping[str, Any]]) -> Step:
+        replies: list[Message] = []
+        problems: list[Any] = []
+        reward, done = 0.0, False
+        for call in calls:
+            try:
+                if done:
+                    raise BadAction("the episode is over")
+                found = await self._call("step", self._arguments(call))
+            except BadAction as error:
+                problems.append(error)
+                replies.append(reply_to(call, f"error: {error}"))
+                continue
+            reward, done = reward + _reward(found), bool(found.get("done"))
+            replies.append(reply_to(call, _said(found.get("observation"))))
+        return self._step(replies, reward, done, problems)
+
+    def _arguments(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = call.get("function")
+        if not self.tools or not isinstance(function, Mapping) or function.get("name") != TOOL:
+            raise BadAction(f"the only tool is {TOOL}" if self.tools else "there are no tools")
+        arguments = function.get("arguments")
+        try:
+            found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError) as error:
+            raise BadAction("arguments are no JSON") from error
+        if not isinstance(found, Mapping):
+            raise BadAction("arguments are no JSON object")
+        return found
+
+    def _step(self, replies: list[Message], reward: float, done: bool, problems: list[Any]) -> Step:
+        self._invalid += len(problems)
+        info = {**self._info, "metrics": {"invalid_actions": self._invalid}}
+        if problems:
+            info["invalid_action"] = "; ".join(map(str, problems))
+        if done:
+            info["stop_reason"] = "done"
+        return Step(replies, reward, done, False, info)
+
+    async def _call(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """In this instance's session, a new one after a failure."""
+        if self._session is None:
+            self._session = await Session.open(self._url)
+        try:
+            return await self._session.call(kind, data)
+        except (BadAction, EnvError):
+            raise
+        except BaseException:  # cancelled, too: the answer to this call may still come
+            session, self._session = self._session, None
+            await session.close()
+            raise
+
+
+def _reward(found: Mapping[str, Any]) -> float:
+    reward = found.get("reward")
+    if reward is not None and not isinstance(reward, int | float):
+        raise InfraError(f"the server's reward is no number: {reward!r:.80}")
+    return float(reward or 0.0)
+
+
+def _said(observation: Any) -> str:
+    """One text as it is; several fields a line each."""
+    if not isinstance(observation, Mapping):
+        return "" if observation is None else json.dumps(observation, ensure_ascii=False)
+    values = list(observation.values())
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0]
+    return "\n".join(f"{name}: {_inline(value)}" for name, value in observation.items())
+
+
+def _inline(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,120 @@
+"""One WebSocket to an OpenEnv server is one session: an instance of the environment over there.
+
+The protocol is OpenEnv's (0.3): {"type": "reset" | "step", "data": ...} is answered by
+{"type": "observation", "data": {observation, reward, done}} or {"type": "error", ...}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from agentgym_rl.errors import ConfigError, EnvError, InfraError
+
+MAX_BYTES = 64 << 20
+CONNECT_TIMEOUT_S = 15.0
+
+
+class BadAction(Exception):
+    """The server takes no such action; it is in order otherwise."""
+
+
+async def schema(url: str) -> Mapping[str, Any]:
+    """The JSON schema of the server's actions.
+
+    Raises:
+        InfraError: the server cannot be reached, or is none of OpenEnv's.
+    """
+    timeout = aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{url}/schema") as got:
+            got.raise_for_status()
+            return (await got.json())["action"]
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InfraError(
+            f"GET {url}/schema: {type(error).__name__}: {error}; is an OpenEnv server there?"
+        ) from error
+
+
+class Session:
+    """Open while it is used; `close` gives the server's slot back."""
+
+    def __init__(self, url: str, socket: Any) -> None:
+        self._url = url
+        self._socket = socket
+
+    @classmethod
+    async def open(cls, url: str) -> Session:
+        """Connect.
+
+        Raises:
+            ConfigError: the websockets package is missing.
+            InfraError: the server cannot be reached.
+        """
+        try:
+            from websockets.asyncio.client import connect  # it answers pings while nobody reads
+        except ImportError as error:
+            raise ConfigError(
+                "websockets is missing: pip install 'agentgym-rl[openenv]'"
+            ) from error
+        from websockets.exceptions import WebSocketException
+
+        address = f"ws{url.removeprefix('http')}/ws"
+        try:
+            socket = await connect(
+                address,
+                open_timeout=CONNECT_TIMEOUT_S,
+                max_size=MAX_BYTES,
+                ping_interval=None,
+                close_timeout=2,
+                proxy=None,
+            )
+        except (OSError, TimeoutError, WebSocketException) as error:
+            raise InfraError(f"{address}: {type(error).__name__}: {error}") from error
+        return cls(url, socket)
+
+    async def call(self, kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the server observes: {observation, reward, done}.
+
+        Raises:
+            BadAction: it does not take this data.
+            EnvError: the environment's code raised.
+            InfraError: the connection or the server failed, or has no session left.
+        """
+        from websockets.exceptions import ConnectionClosed, WebSocketException
+
+        # A lone surrogate, which JSON could carry, would end the session over there.
+        message = json.dumps({"type": kind, "data": data}, ensure_ascii=False)
+        try:
+            with contextlib.suppress(ConnectionClosed):  # why it was closed is still to be read
+                await self._socket.send(message.encode("utf-8", "replace").decode())
+            answer = json.loads(await self._socket.recv())
+            kind_back, found = answer["type"], answer["data"]
+        except (OSError, WebSocketException, ValueError, KeyError, TypeError) as error:
+            raise InfraError(f"{kind} at {self._url}: {type(error).__name__}: {error}") from error
+        if kind_back == "observation" and isinstance(found, Mapping):
+            return found
+        raise _error(f"{kind} at {self._url}", found if isinstance(found, Mapping) else {})
+
+    async def close(self) -> None:
+        await self._socket.close()
+        await self._socket.wait_closed()
+
+
+def _error(what: str, found: Mapping[str, Any]) -> Exception:
+    code, message = found.get("code"), found.get("message")
+    if code == "VALIDATION_ERROR":
+        errors = found.get("errors")
+        problems = [
+            f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg')}"
+            for each in (errors if isinstance(errors, list) else [])
+            if isinstance(each, Mapping)
+        ]
+        return BadAction("; ".join(problems) or str(message))
+    if code == "EXECUTION_ERROR":
+        return EnvError(f"{what}: {message}")
+    return InfraError(f"{what}: {code}: {message}")

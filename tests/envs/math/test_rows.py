@@ -1,0 +1,169 @@
+"""Rows of public data sets: their formats, what is refused, what is held out, and playing them."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arl_envs.math.env import MathEnv
+from arl_envs.math.rows import row_tasks
+from arl_envs.math.rows.formats import FORMATS, Item, format_of
+
+from agentgym_rl import registry
+from agentgym_rl.data import RowRefused
+from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.task import Task
+
+GSM8K = {"question": "Six times seven?", "answer": "6*7 = <<6*7=42>>42\n#### 42"}
+MATH_500 = {
+    "problem": "Solve $x^2=2$ for $x>0$.",
+    "solution": r"So \boxed{\sqrt{2}}.",
+    "answer": r"\sqrt{2}",
+    "subject": "Algebra",
+    "level": 1,
+    "unique_id": "test/algebra/1.json",
+}
+HENDRYCKS = {
+    "problem": "Half?",
+    "level": "Level 1",
+    "type": "Algebra",
+    "solution": r"\boxed{\frac12}",
+}
+DEEPSCALER = {"problem": "Tuple?", "answer": "(1, 2)", "solution": "..."}
+DEEPMATH = {"question": "Limit?", "final_answer": r"\infty", "difficulty": 5.0}
+PLAIN = {"question": "One and one?", "answer": 2}
+KNOWN = {
+    "gsm8k": (GSM8K, Item("Six times seven?", "42")),
+    "math": (MATH_500, Item("Solve $x^2=2$ for $x>0$.", r"\sqrt{2}")),
+    "hendrycks": (HENDRYCKS, Item("Half?", r"\frac12")),
+    "deepmath": (DEEPMATH, Item("Limit?", r"\infty")),
+    "plain": (PLAIN, Item("One and one?", "2")),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_formats_are_found_by_their_fields(name: str) -> None:
+    row, item = KNOWN[name]
+    assert format_of(row, "row 1") == name
+    assert FORMATS[name].item_of(row) == item
+
+
+def test_deepscaler_is_of_the_math_format() -> None:
+    assert format_of(DEEPSCALER, "row 1") == "math"
+    assert FORMATS["math"].item_of(DEEPSCALER) == Item("Tuple?", "(1, 2)")
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "why"),
+    [
+        ("gsm8k", GSM8K | {"answer": "42"}, "####"),
+        ("math", MATH_500 | {"answer": ""}, "expected text"),
+        ("math", MATH_500 | {"answer": r"\sum_{i=1}^n i"}, "cannot be read"),
+        ("math", MATH_500 | {"problem": None}, "problem: got nothing"),
+        ("hendrycks", HENDRYCKS | {"solution": "one half"}, "boxed"),
+        ("plain", PLAIN | {"answer": 0.5}, "whole number"),
+    ],
+)
+def test_rows_that_make_no_task_say_why(name: str, row: dict[str, Any], why: str) -> None:
+    with pytest.raises(RowRefused, match=why):
+        FORMATS[name].item_of(row)
+
+
+def _file(folder: Path, *rows: dict[str, Any]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_fields_of_no_format_are_an_error_that_names_the_row(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows.jsonl.*1.*prompt.*gsm8k"):
+        row_tasks("train", path=_file(tmp_path, {"prompt": "?", "reply": "!"}))
+    with pytest.raises(ConfigError, match="no row format is called 'gsm9k'"):
+        row_tasks("train", path="rows.jsonl", format="gsm9k")
+
+
+def test_refused_rows_are_counted_and_told(tmp_path: Path, caplog) -> None:
+    rows = [MATH_500, MATH_500 | {"problem": "Dots?", "answer": r"1,\ldots,9"}]
+    with caplog.at_level(logging.WARNING):
+        tasks = row_tasks("train", path=_file(tmp_path, *rows), eval_fraction=0)
+    assert (len(tasks), tasks.describe()["rows_refused"]) == (1, 1)
+    assert "1 of 2 rows are refused" in caplog.text
+
+
+def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
+    path = _file(tmp_path, *({"question": f"{i} + 1?", "answer": i + 1} for i in range(200)))
+    halves = [row_tasks(split, path=path, eval_fraction=0.5) for split in ("train", "eval")]
+    train, held = ({task.data["question"] for task in half} for half in halves)
+    assert not train & held
+    assert len(train | held) == 200
+    assert min(len(train), len(held)) > 60
+
+
+def _play(env: MathEnv, task: Task, content: str | None = None) -> Any:
+    async def play() -> Any:
+        try:
+            await env.reset(options={"task": task})
+            gold = env.solve()
+            assert gold is not None
+            return await env.step({"content": content} if content is not None else gold[0])
+        finally:
+            await env.close()
+
+    return asyncio.run(play())
+
+
+ROWS = [GSM8K, MATH_500, HENDRYCKS, DEEPSCALER, DEEPMATH, PLAIN]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+def test_gold_play_scores_one(tmp_path: Path, row: dict[str, Any]) -> None:
+    rows = {"path": _file(tmp_path, row), "eval_fraction": 0}
+    task = MathEnv.task_source("train", seed=0, rows=rows)[0]
+    step = _play(MathEnv(rows=rows), task)
+    assert (step.reward, step.terminated, step.info["verifier"]) == (1.0, True, "ok")
+    assert step.info["metrics"]["verifier_timeouts"] == 0
+
+
+SQRT = Task(
+    "sqrt", 0, {"kind": "symbolic", "question": r"What is $\sqrt{12}$?", "answer": r"2\sqrt{3}"}
+)
+
+
+def test_the_question_is_no_answer() -> None:
+    step = _play(MathEnv(), SQRT, r"\boxed{\sqrt{12}}")
+    assert (step.reward, step.info["verifier"]) == (0.0, "wrong")
+    assert "question" in step.info["verifier_detail"]
+
+
+@pytest.mark.slow
+def test_algebra_runs_in_a_pool_of_its_own() -> None:
+    step = _play(MathEnv(), SQRT, r"\boxed{\frac{6}{\sqrt{3}}}")
+    assert (step.reward, step.info["verifier"]) == (1.0, "ok")
+    assert step.info["verifier_ms"] > 0
+
+
+def test_rows_are_played_without_a_tool_unless_asked(tmp_path: Path) -> None:
+    rows = {"path": _file(tmp_path, GSM8K), "eval_fraction": 0}
+    assert MathEnv(rows=rows).tools == ()
+    assert len(MathEnv(rows=rows, calculator_for_rows=True).tools) == 1
+    call = {"id": "c", "function": {"name": "calculator", "arguments": '{"expression": "1"}'}}
+
+    async def calling() -> str:
+        env = MathEnv(rows=rows)
+        await env.reset(seed=0)
+        return (await env.step({"tool_calls": [call]})).observation[0]["content"]
+
+    assert asyncio.run(calling()) == "error: bad call"
+
+
+def test_options_are_checked() -> None:
+    for options in ({"mark": "any"}, {"verify_timeout_s": 0}, {"level": 2, "rows": {"path": "x"}}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            registry.make("arl_envs.math:SPEC", **options)
+    bad = Task("t", 0, {"kind": "symbolic", "question": "?", "answer": r"\int x"})
+    with pytest.raises(EnvError, match="cannot be read"):
+        asyncio.run(MathEnv().reset(options={"task": bad}))
+    with pytest.raises(EnvError, match="VerifierPool"):
+        asyncio.run(MathEnv().reset(options={"verifier": "pool"}))

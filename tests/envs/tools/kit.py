@@ -1,0 +1,57 @@
+"""Playing the tools environment in tests."""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from arl_envs.tools.env import ToolsEnv
+
+from agentgym_rl.env import Message, Step
+from agentgym_rl.task import Split, Task
+
+LEVELS = (1, 2, 3, 4, 5)
+
+
+def run(coroutine: Any) -> Any:
+    """Drive a coroutine that never waits for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the tools environment never waits")
+
+
+MANY = [
+    *(pytest.param(level, 15, id=f"{level}") for level in LEVELS),
+    *(pytest.param(level, 300, id=f"{level}-many", marks=pytest.mark.slow) for level in LEVELS),
+]
+"""A level, and how many tasks of it."""
+
+
+@cache
+def tasks(
+    level: int, num: int, *, split: Split = "eval", seed: int = 3, **knobs: Any
+) -> list[Task]:
+    source = ToolsEnv.task_source(split, seed=seed, level=level, **knobs)
+    return [source[i] for i in range(num)]
+
+
+def started(task: Task, **options: Any) -> ToolsEnv:
+    env = ToolsEnv(**{"level": task.data["level"], **task.data.get("knobs", {}), **options})
+    run(env.reset(options={"task": task}))
+    return env
+
+
+def say(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def call(tool: str, **arguments: Any) -> Message:
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    made = {"id": f"{tool}-1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def gold(env: ToolsEnv) -> list[Step]:
+    return [run(env.step(message)) for message in env.solve() or ()]
