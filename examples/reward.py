@@ -11,18 +11,18 @@ import sys
 
 
 def score(completion: str, row: dict) -> dict:
-    """1 when the last number of the reply is the answer, and .1 for a short one."""
+    """1 when the last number of the reply is the answer, and .2 for a brief one."""
     numbers = re.findall(r"-?\d+", completion[-100:])
     right = bool(numbers) and numbers[-1] == str(row["answer"])
-    short = len(completion) <= 20
-    return {"reward": right + 0.1 * short, "right": right, "short": short}
+    brief = 0 < len(completion) <= 30
+    return {"reward": right + 0.2 * brief, "right": right, "brief": brief}
 
 
 def main(path: str, count: int = 400) -> None:
     """Write `count` rows; all but `prompt` is for the function alone."""
     rng = random.Random(0)
     with open(path, "w") as file:
-        for a, b in ((rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)):
+        for a, b in (divmod(pair, 100) for pair in rng.sample(range(10_000), count)):
             prompt = f"What is {a} + {b}? Answer with the number alone."
             file.write(json.dumps({"prompt": prompt, "answer": a + b}) + "\n")
 

@@ -232,8 +232,8 @@ def test_the_reward_example_scores_and_its_data_is_read(tmp_path):
     messages, _ = asyncio.run(env.reset(seed=1))
     a, b = map(int, re.findall(r"\d+", messages[0]["content"]))
     step = asyncio.run(env.step({"role": "assistant", "content": f"{a + b}"}))
-    assert step.reward == 1.1
-    assert step.info["reward_components"] == {"right": 1.0, "short": 1.0}
+    assert step.reward == 1.2
+    assert step.info["reward_components"] == {"right": 1.0, "brief": 1.0}
 
 
 @pytest.mark.slow
