@@ -72,7 +72,7 @@ async def _evaluate_endpoint(
 
 async def _play(config: Config, player: Player, progress: Progress) -> dict[str, Any]:
     progress.phase("evaluating on held-out tasks")
-    async with measuring(player.sandboxes) as meter:
+    async with measuring(player.sandboxes, player.verifier) as meter:
         result = await evaluate(
             player,
             task_source(config, "eval", seed=config.eval.seed),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .loop_lag import LoopLag
 from .sandbox import SandboxBackend
+from .verifier import VerifierPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,21 @@ class SandboxPace:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifierPace:
+    """What the run's verifier pool did."""
+
+    calls: int
+    statuses: dict[str, int]
+    """Calls by how they ended (verifier.Status)."""
+    retries: int
+    """Calls tried a second time, in a fresh process."""
+    queue_ms: dict[str, float]
+    """mean and max of what calls waited for a free process."""
+    isolation: list[str]
+    """What the processes are held back from (VerifierPool.isolation)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pace:
     """Over all episodes of a run, or of an evaluation, from the first one's start to the last
     one's end."""
@@ -39,14 +55,19 @@ class Pace:
     """p50, p99 and max of how late the event loop woke who slept 5 ms."""
     sandbox: SandboxPace | None
     """None where the environment needs no sandboxes."""
+    verifier: VerifierPace | None
+    """None where the environment uses no verifier."""
 
 
 class Meter:
     """Measures from its making to `read`."""
 
-    def __init__(self, sandboxes: SandboxBackend | None) -> None:
+    def __init__(
+        self, sandboxes: SandboxBackend | None = None, verifier: VerifierPool | None = None
+    ) -> None:
         self.lag = LoopLag()
         self._sandboxes = sandboxes
+        self._verifier = verifier
         self._start = time.monotonic()
 
     def read(self, *, episodes: int) -> Pace:
@@ -57,16 +78,19 @@ class Meter:
             episodes_per_s=episodes / seconds,
             loop_lag_ms=self.lag.summary(),
             sandbox=_sandbox_pace(self._sandboxes, seconds) if self._sandboxes else None,
+            verifier=_verifier_pace(self._verifier) if self._verifier else None,
         )
 
 
 @asynccontextmanager
-async def measuring(sandboxes: SandboxBackend | None) -> AsyncIterator[Meter]:
+async def measuring(
+    sandboxes: SandboxBackend | None = None, verifier: VerifierPool | None = None
+) -> AsyncIterator[Meter]:
     """A meter that watches the event loop while the context is open.
 
-    `sandboxes`: those that were just started for it.
+    `sandboxes`, `verifier`: those that were just started for it.
     """
-    meter = Meter(sandboxes)
+    meter = Meter(sandboxes, verifier)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(meter.lag.run(), name="loop lag")
         yield meter
@@ -81,6 +105,18 @@ def _sandbox_pace(sandboxes: SandboxBackend, seconds: float) -> SandboxPace:
         programs_per_s_per_core=stats.executions / seconds / cores,
         cores=cores,
         statuses=dict(stats.statuses),
+    )
+
+
+def _verifier_pace(pool: VerifierPool) -> VerifierPace:
+    stats = pool.stats()
+    mean_s = stats.queue_s / stats.calls if stats.calls else 0.0
+    return VerifierPace(
+        calls=stats.calls,
+        statuses=dict(stats.statuses),
+        retries=stats.retries,
+        queue_ms={"mean": 1e3 * mean_s, "max": 1e3 * stats.queue_max_s},
+        isolation=sorted(pool.isolation),
     )
 
 

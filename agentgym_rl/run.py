@@ -30,7 +30,7 @@ from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import resolve_model, resolve_paths, weights_size
-from .pace import Pace, SandboxPace, measuring
+from .pace import Pace, SandboxPace, VerifierPace, measuring
 from .process import free_port
 from .rollout import Rollout
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
@@ -68,6 +68,7 @@ class TrainResult:
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None
+    verifier: VerifierPace | None
     """See pace.Pace."""
 
 
@@ -153,7 +154,7 @@ class _TrainingRun:
                 # Rollout ends before the gateway does: no episode fails because the run ends.
                 async with (
                     serving_policy(self.config, self.fleet) as player,
-                    measuring(player.sandboxes) as meter,
+                    measuring(player.sandboxes, player.verifier) as meter,
                     asyncio.TaskGroup() as producers,
                 ):
                     before = await self._evaluate(player, "before")
@@ -292,6 +293,7 @@ class _TrainingRun:
             episodes_per_s=pace.episodes_per_s,
             loop_lag_ms=pace.loop_lag_ms,
             sandbox=pace.sandbox,
+            verifier=pace.verifier,
         )
 
 

@@ -12,7 +12,7 @@ _INDENT = 17
 
 def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Of the JSON object of `arl train` or `arl eval`: what `pace.Pace` holds."""
-    lag, sandbox = result["loop_lag_ms"], result["sandbox"]
+    lag, sandbox, verifier = (result[key] for key in ("loop_lag_ms", "sandbox", "verifier"))
     yield from _wrapped(
         "pace",
         f"{result['episodes']:,} episodes, {_figure(result['episodes_per_s'])}/s; event loop "
@@ -25,6 +25,13 @@ def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
             f"{_figure(sandbox['programs_per_s_per_core'])}/s on each of {sandbox['cores']} cores",
         )
         yield from _wrapped("", _counts(sandbox["statuses"]))
+    if verifier and verifier["calls"]:
+        queue = verifier["queue_ms"]
+        yield from _wrapped(
+            "verifications",
+            f"{verifier['calls']:,}: {_counts(verifier['statuses'])}; waits for a free process "
+            f"{queue['mean']:.1f} ms mean, {queue['max']:.0f} ms max",
+        )
 
 
 def token_lines(result: Mapping[str, Any]) -> Iterator[str]:

@@ -156,7 +156,8 @@ class Crew:
             if not worker.calls:
                 self._free.remove(worker)
                 return worker
-        self.retire(self._free.popleft())
+        if not self._starting and all(worker.ready for worker in self._workers.values()):
+            self.retire(self._free.popleft())
         return None
 
     def give(self, worker: Worker) -> None:
@@ -173,8 +174,10 @@ class Crew:
         self._fill()
 
     def _fill(self) -> None:
+        if self._over or self._loading or not self._known:
+            return  # workers that knew nothing of it would have to be replaced at once
         missing = self._options.num_workers - len(self._workers) - self._starting
-        for _ in range(0 if self._over else missing):
+        for _ in range(missing):
             self._starting += 1
             self._zygote.say("spawn")
 
@@ -209,7 +212,6 @@ class Crew:
             self.isolation, self.notes = frozenset(rest[0]), rest[1]
             if not self._started.done():
                 self._started.set_result(None)
-                self._fill()
         elif name == "loaded":
             self._loaded(*rest)
         elif name == "spawned":
@@ -231,6 +233,7 @@ class Crew:
         future = self._loading.pop(target, None)
         if future is not None and not future.done():
             future.set_result(problem)
+        self._fill()
 
     def _spawned(self, pid: int, generation: int, stream: int, pidfd: int) -> None:
         self._starting -= 1
@@ -252,7 +255,7 @@ class Crew:
         worker.drain()
         self._ended(worker)
         worker.close()
-        how = _how(code)
+        how = worker.why or _how(code)
         if not worker.ready:
             self._failed(how)
         self._fill()

@@ -109,7 +109,7 @@ class VerifierPool:
         self._queue: deque[_Job] = deque()
         self._running: dict[Worker, _Job] = {}
         self._loaded: set[str] = set()
-        self._broken = VerifierError("the verifier pool has not been started")
+        self._broken: VerifierError | None = None
         self._stats = VerifierStats()
         self._warned = 0
 
@@ -141,8 +141,15 @@ class VerifierPool:
                 f"the verifier pool did not start in {self._start_timeout_s:g} s"
             ) from None
         self.require(*self._required)
-        for target in self._preload:
-            await self._load(crew, target)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for target in self._preload:
+                    tasks.create_task(self._load(crew, target), name=f"load {target}")
+        except* ConfigError as group:
+            first = group.exceptions[0]
+        else:
+            return
+        raise first
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -202,8 +209,8 @@ class VerifierPool:
                 too long.
         """
         crew = self._crew
-        if crew is None:
-            raise self._broken
+        if crew is None or self._broken is not None:
+            raise self._broken or VerifierError("the verifier pool is not running")
         if target not in self._loaded:
             await self._load(crew, target)
         job = _Job(
@@ -232,10 +239,10 @@ class VerifierPool:
 
     def _wait_in_line(self, job: _Job) -> None:
         job.stop_timer()
-        if self._crew is None:
-            job.future.set_exception(self._broken)
-        else:
+        if self._broken is None:
             job.timer = self._loop.call_later(self._queue_timeout_s, self._waited, job)
+        elif not job.future.done():  # it broke while a function was imported
+            job.future.set_exception(self._broken)
 
     def _waited(self, job: _Job) -> None:
         if not job.future.done():

@@ -38,6 +38,8 @@ class Worker:
         self.calls = 0
         self.ended = False
         """Its stream has come to an end: it is dead, or about to be."""
+        self.why = ""
+        """It was ended for what it said."""
         self._stream = stream
         self._pidfd = pidfd
         self._max_bytes = max_bytes
@@ -97,7 +99,8 @@ class Worker:
             return
         size, number = wire.HEAD.unpack_from(self._got)
         whole = wire.HEAD.size + size
-        if size > self._max_bytes or len(self._got) > whole:  # too much, or more than was asked
+        if size > self._max_bytes or len(self._got) > whole:
+            self.why = "it said too much, or more than it was asked"
             self._end()
         elif len(self._got) == whole:
             body = bytes(self._got[wire.HEAD.size :])

@@ -109,6 +109,29 @@ def test_sandboxes_run_and_are_counted():
     assert result["sandbox"]["statuses"] == {"ok": 3, "error": 1}
 
 
+class Judged(Env):
+    """The reply is a number; a verifier of the run's pool decides whether it is 1."""
+
+    uses_verifier = True
+
+    async def reset(self, *, seed=None, options=None):
+        self.verifier = options["verifier"]
+        return [{"role": "user", "content": "Say 1."}], {}
+
+    async def step(self, action):
+        called = await self.verifier.call("operator:eq", action["content"], "1")
+        return Step([], float(called.value), True, False, {"verifier": called.status})
+
+
+def test_the_run_s_verifiers_judge_and_are_counted():
+    replies = iter("1213")
+    say = {"env__id": f"{__name__}:Judged", "agent__id": "single_turn"}
+    result = evaluate(lambda messages: {"content": next(replies)}, **say)
+    assert result["reward"] == 0.5
+    assert (result["verifier"]["calls"], result["verifier"]["statuses"]) == (4, {"done": 4})
+    assert result["verifier"]["queue_ms"]["max"] >= result["verifier"]["queue_ms"]["mean"] > 0
+
+
 def test_replies_without_counts_are_counted():
     result = evaluate(None, model=SomeonesModel(nonsense, usage=None))
     assert (result["uncounted_turns"], result["prompt_tokens"]) == (4, 0)

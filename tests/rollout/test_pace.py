@@ -78,6 +78,7 @@ RESULT = {
     "episodes_per_s": 123.4,
     "loop_lag_ms": {"p50": 0.3, "p99": 3.21, "max": 48.7},
     "sandbox": None,
+    "verifier": None,
     "prompt_tokens": 123456,
     "completion_tokens": 7890,
     "uncounted_turns": 0,
@@ -96,6 +97,14 @@ def test_programs_are_lines_of_their_own():
     assert "programs         9,021 in sandboxes, 92.3/s, 46.2/s on each of 2 cores" in text
     assert text.endswith("9,000 ok, 20 timeout, 1 memory_limit")
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_verifications_are_lines_of_their_own():
+    queue = {"mean": 0.24, "max": 31.0}
+    verifier = {"calls": 2048, "statuses": {"timeout": 3, "done": 2045}, "queue_ms": queue}
+    text = "\n".join(pace_lines(RESULT | {"verifier": verifier}))
+    assert "verifications    2,048: 2,045 done, 3 timeout; waits for a free" in text
+    assert "0.2 ms mean, 31 ms max" in " ".join(text.split())
 
 
 def test_tokens_are_shown_with_what_to_know_about_them():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -49,6 +50,8 @@ def _answer(functions: dict[str, Callable[..., Any]], target: str, args: list[An
         return ["memory", None, "MemoryError"]
     except BaseException as error:  # SystemExit too: what it does is the caller's to judge
         return ["error", None, describe(error)]
+    finally:
+        signal.alarm(0)  # one that it has left would end the next call
 
 
 def _body(answer: list[Any], max_bytes: int) -> bytes:

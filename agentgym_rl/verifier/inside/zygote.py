@@ -155,6 +155,7 @@ def main() -> None:
     kernel.die_with_parent(config["host"])
     sys.path[:] = config["path"]
     zygote = Zygote(control, config)
+    kernel.die_with_parent(config["host"])  # once more: a new user namespace may forget it
     try:
         zygote.run()
     except (BrokenPipeError, ConnectionResetError):
