@@ -13,8 +13,11 @@ are the public ones; they load on first use, so `import agentgym_rl` stays fast 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gymnasium_ids import publish_plugins as _publish_plugins
+
 if TYPE_CHECKING:
     from .agent import Agent as Agent
+    from .check import check_env as check_env
     from .config import Config as Config
     from .config import load_config as load_config
     from .env import Env as Env
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from .sync_env import SyncEnv as SyncEnv
     from .task import Task as Task
     from .task import TaskSource as TaskSource
+    from .tool_env import ToolEnv as ToolEnv
+    from .tool_env import tool as tool
     from .trajectory import Trajectory as Trajectory
 
 __version__ = "0.1.0"
@@ -47,8 +52,10 @@ _HOMES = {
     "SyncEnv": "sync_env",
     "Task": "task",
     "TaskSource": "task",
+    "ToolEnv": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
+    "check_env": "check",
     "load_config": "config",
     "make": "registry",
     "make_agent": "registry",
@@ -56,6 +63,7 @@ _HOMES = {
     "pprint_registry": "registry",
     "register": "registry",
     "spec": "registry",
+    "tool": "tool_env",
 }
 
 __all__ = [
@@ -69,9 +77,11 @@ __all__ = [
     "SyncEnv",
     "Task",
     "TaskSource",
+    "ToolEnv",
     "ToolSpec",
     "Trajectory",
     "__version__",
+    "check_env",
     "load_config",
     "make",
     "make_agent",
@@ -79,6 +89,7 @@ __all__ = [
     "pprint_registry",
     "register",
     "spec",
+    "tool",
 ]
 
 
@@ -91,3 +102,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+_publish_plugins()

@@ -67,6 +67,30 @@ A failing endpoint is never a reward of 0: requests are sent again, episodes are
 played again, then the evaluation ends with an error. A wrong key, model or
 parameter ends it at once.
 """
+_NEW = """\
+Write a small package with an environment of your own; docs/environments.md explains
+what is in it.
+
+  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
+  pip install -e shop         from now on `arl list` shows shop-v0
+  arl check shop              does it keep what an environment promises?
+  arl train --env shop        trains at once, on the CPU
+"""
+_REVERIFY = """\
+Would the environment, as it is today, pay what the recorded episodes were paid?
+
+Plays every episode that a run has recorded again: the same task, the same
+actions, in a new environment made from the run's configuration. No model is
+asked, and the run itself is only read. Rewards that differ are listed, with what
+the verifier says of them today; so are tool outputs that differ, and episodes
+that end elsewhere. What cannot be played again, as sandboxes fail, say, counts
+neither as changed nor as unchanged.
+
+  arl reverify runs/NAME --write new.jsonl    the old and the new rewards, a line each
+  arl reverify runs/NAME --env.options.level=2    in another environment
+
+Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
+"""
 _DOCTOR = """\
 What of this machine works, and what to do where it does not.
 
@@ -77,6 +101,23 @@ a required probe fails it refuses to start, with the same lines. Where that is f
 want of namespaces, --sandbox.options.isolation=landlock tries what it can do instead.
 
 Exit code: 0 it works, 1 it does not.
+"""
+_CHECK = """\
+Does an environment keep the contract? Criterion by criterion, with what to do.
+
+  arl check math                       a registered id, or name:value
+  arl check mine:MyEnv                 a class of the current folder, installed or not
+  arl check math --env.options.level=3 --tasks=10000
+  arl check --list                     the criteria, a line each
+
+Scripted agents play a few tasks: one says what solve() gives, one nothing, one
+repeats the question, one calls every tool with junk, others give bad answers
+and broken messages. Each criterion that fails says what was found and what to
+do; one that only follows from another waits for it. With --tasks=N they play N
+tasks each: the oracle must be paid in full, the others nothing.
+
+A sandbox is started where the environment needs one. Exit code: 0 it passes,
+1 it does not, 2 there is no such environment or criterion.
 """
 _KEYS = """\
 any key of the configuration can be set as --section.key=value, for example
@@ -89,6 +130,7 @@ _SHORT_FORMS = {
     "model": "model.path",
     "engine": "engine.type",
     "sandbox": "sandbox.id",
+    "data": "env.options.data",
     "backend": "engine.type",
     "steps": "steps",
     "seed": "seed",
@@ -126,6 +168,8 @@ def load_configuration(args: Namespace) -> Config:
         value = getattr(args, name, None)
         if value is None:
             continue
+        if name == "data":  # written into a run's folder, it means the same from anywhere
+            value = str(Path(value).absolute())
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.
@@ -272,6 +316,15 @@ def _audit(parser: ArgumentParser) -> None:
     )
 
 
+def _reverify(parser: ArgumentParser) -> None:
+    parser.description = _REVERIFY
+    _json(parser)
+    parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
+    parser.set_defaults(config=None)  # it is the run's; keys go on top
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
+
+
 def _doctor(parser: ArgumentParser) -> None:
     parser.description = _DOCTOR
     _json(parser)
@@ -280,16 +333,40 @@ def _doctor(parser: ArgumentParser) -> None:
     _sandbox(parser)
 
 
+def _check(parser: ArgumentParser) -> None:
+    parser.description = _CHECK
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
+    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
+    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _data(parser)
+    _sandbox(parser)
+
+
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
+    parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
+
+
+def _new(parser: ArgumentParser) -> None:
+    parser.description = _NEW
+    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    _json(parser)
 
 
 _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "check": (_check, "does an environment keep the contract?"),
+    "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
@@ -314,9 +391,14 @@ def _config(parser: ArgumentParser) -> None:
 
 def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
     parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    _data(parser)
     parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
     parser.add_argument("--engine", metavar="TYPE", help=engines)
     _sandbox(parser)
+
+
+def _data(parser: ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="rows, for an environment that takes some")
 
 
 def _sandbox(parser: ArgumentParser) -> None:

@@ -44,6 +44,8 @@ class BatchShard:
     num_episodes: int
     """Episodes with at least one trained token, whole batch."""
     minibatches: Sequence[Sequence[BatchRow]]
+    weights: Sequence[float] = ()
+    """Per episode of the batch, of its task; multiplies its advantage. Empty: all are 1."""
 
     def pack(self) -> bytes:
         """Bytes for the wire (msgpack)."""
@@ -68,7 +70,7 @@ class BatchShard:
             raise ValueError(f"not a batch ({len(data)} bytes): {error}") from error
 
 
-_HEAD = ("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes")
+_HEAD = ("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights")
 
 
 @dataclass(frozen=True, slots=True)

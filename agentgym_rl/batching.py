@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from .algo.balance import balance
 from .batch import BatchRow, BatchShard
 from .buffer import Group
-from .trajectory import Trajectory
+from .trajectory import Trajectory, by_env
 
 
 def split_batch(
@@ -37,6 +37,7 @@ def split_batch(
                 num_trained_tokens=sum(e.num_trained for e in episodes),
                 num_episodes=sum(e.num_trained > 0 for e in episodes),
                 minibatches=minibatches,
+                weights=[groups[g].weight for g in group_of],
             )
         )
     return shards
@@ -67,10 +68,24 @@ def batch_metrics(
     An environment's own metric becomes `episode/<name>`, unless that name is one of ours.
     """
     episodes: list[Trajectory] = [member for group in groups for member in group.members]
+    ages = [g.staleness(version) for g in groups]
+    found = _episode_metrics(episodes) | {
+        "staleness/mean": _mean(ages),
+        "staleness/max": float(max(ages)),
+        "staleness/dropped": float(dropped.get("stale", 0)),
+        "versions_per_episode": _mean([len(e.trained_versions) for e in episodes]),
+    }
+    for env_id, its in by_env(episodes).items():
+        found[f"env/{env_id}/episodes"] = float(len(its))
+        found |= {f"env/{env_id}/{name}": value for name, value in _episode_metrics(its).items()}
+    return found
+
+
+def _episode_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """`reward/…` and `episode/…` of some episodes, at least one."""
     rewards = [e.reward for e in episodes]
     mean = sum(rewards) / len(rewards)
     variance = sum((r - mean) ** 2 for r in rewards) / max(1, len(rewards) - 1)
-    ages = [g.staleness(version) for g in groups]
     found = {
         "reward/mean": mean,
         "reward/std": variance**0.5,
@@ -78,10 +93,6 @@ def batch_metrics(
         "episode/tokens": _mean([e.num_tokens for e in episodes]),
         "episode/rows": _mean([len(e.rows) for e in episodes]),
         "episode/truncated": _mean([e.outcome == "truncated" for e in episodes]),
-        "staleness/mean": _mean(ages),
-        "staleness/max": float(max(ages)),
-        "staleness/dropped": float(dropped.get("stale", 0)),
-        "versions_per_episode": _mean([len(e.trained_versions) for e in episodes]),
     }
     for name in sorted({name for e in episodes for name in e.metrics}):
         values = [e.metrics[name] for e in episodes if name in e.metrics]

@@ -40,6 +40,8 @@ class Group:
     group_id: str
     task_id: str
     members: Sequence[Trajectory]
+    weight: float = 1.0
+    """Of its task: multiplies the advantages of its episodes."""
 
     @property
     def oldest_version(self) -> int | None:

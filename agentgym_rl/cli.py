@@ -99,6 +99,7 @@ def _train(args: Namespace) -> int:
 
 
 def _training_summary(result: TrainResult) -> str:
+    from .inspect.env_text import trained_lines
     from .inspect.pace_text import pace_lines
 
     before, after = (
@@ -106,17 +107,23 @@ def _training_summary(result: TrainResult) -> str:
         for value in (result.eval_before, result.eval_after)
     )
     dropped = sum(result.groups_dropped.values())
+    told = result.groups_dropped.keys() - {"stale"}
+    causes = f" {dict(result.groups_dropped)}" if told else ""
+    outcomes = dict(result.eval_outcomes)
+    too_long = outcomes.pop("too_long", 0)
     counted = ("completed", "truncated")
-    failed = {k: n for k, n in result.eval_outcomes.items() if k not in counted}
+    failed = {k: n for k, n in outcomes.items() if k not in counted}
     return "\n".join(
         [
             "",
             f"held-out reward  {before} → {after}",
+            *trained_lines(result.envs),
             *([f"                 left out, as they failed: {failed}"] if failed else []),
+            *([f"                 too long to be played: {too_long}"] if too_long else []),
             f"training         {result.steps} batches; {result.duration_s:.0f} s in all",
             f"overlap          {result.overlap:.0%} of tokens sampled while the trainer computed",
             f"staleness        mean {result.staleness_mean:.2f}, max {result.staleness_max:.0f} "
-            f"versions; groups dropped: {dropped}",
+            f"versions; groups dropped: {dropped}{causes}",
             *pace_lines(asdict(result)),
             f"run folder       {result.run}",
             "                 reward.png  metrics.jsonl  episodes.db  checkpoints/  export/",
@@ -129,6 +136,7 @@ def _training_summary(result: TrainResult) -> str:
 def _eval(args: Namespace) -> int:
     config, checkpoint = evaluated(args)
     from .eval_run import evaluate_model
+    from .inspect.env_text import evaluated_lines
     from .inspect.pace_text import pace_lines, token_lines, verdict_lines
 
     with _progress(config, total_steps=0) as progress:
@@ -141,7 +149,8 @@ def _eval(args: Namespace) -> int:
             f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
             f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
         )
-        for line in (*verdict_lines(result), *token_lines(result), *pace_lines(result)):
+        lines = (*evaluated_lines(result["envs"]), *verdict_lines(result))
+        for line in (*lines, *token_lines(result), *pace_lines(result)):
             print(line)
     return 0
 
@@ -159,6 +168,22 @@ def _audit(args: Namespace) -> int:
     else:
         print(audit_text(report))
     return 0 if report["passed"] else 1
+
+
+def _reverify(args: Namespace) -> int:
+    log.setup()
+    from .inspect.reverify_report import reverify_text
+    from .reverify.run import reverify
+
+    counting = _counting("played again", "episodes")
+    report = run_interruptible(
+        lambda: reverify(args.run, args.overrides, write=args.write, on_progress=counting)
+    )
+    if args.json:
+        _print_json(report)
+    else:
+        print(reverify_text(report))
+    return 1 if report["changed"] else 0
 
 
 def _list(args: Namespace) -> int:
@@ -180,6 +205,20 @@ def _row(row: Listed) -> dict[str, str]:
     return {"kind": row.kind, "id": row.id, "description": description, "error": row.error}
 
 
+def _check(args: Namespace) -> int:
+    from .check.command import check, criteria_text
+
+    if args.list:
+        print(criteria_text())
+        return 0
+    if not args.env:
+        raise ConfigError("arl check ENV: which environment? `arl list` shows those there are")
+    report = check(load_configuration(args), args)
+    if args.json:
+        _print_json(report.to_json())
+    return 0 if report.passed else 1
+
+
 def _doctor(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -198,9 +237,9 @@ def _engine(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
     engine = config.own_engine
-    from .model import resolve_model
+    from .model import model_folder
 
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     if engine.type == "vllm":
         from .engines.vllm.command import exec_server, server_command
 
@@ -238,12 +277,12 @@ def _trainer(args: Namespace) -> int:
         )
     config = load_configuration(args)
     log.setup(config.logging.level)
-    from .model import resolve_model
+    from .model import model_folder
     from .trainer.main import run
 
     run(
         config,
-        model_dir=resolve_model(config.model.path, revision=config.model.revision),
+        model_dir=model_folder(config),
         run_dir=Path(args.run),
         weights_dir=args.weights,
         controller_url=args.controller,
@@ -251,6 +290,19 @@ def _trainer(args: Namespace) -> int:
         world_size=config.trainer.num_ranks,
         rendezvous=args.rendezvous,
     )
+    return 0
+
+
+def _new(args: Namespace) -> int:
+    from .scaffold import new_env
+
+    folder = args.into or Path(args.name)
+    files = [str(file) for file in new_env(args.name, folder)]
+    if args.json:
+        _print_json({"files": files})
+    else:
+        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
+        print(f"next: pip install -e {folder} && arl check {args.name}")
     return 0
 
 
@@ -280,7 +332,10 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "train": _train,
     "eval": _eval,
     "audit": _audit,
+    "reverify": _reverify,
     "list": _list,
+    "check": _check,
+    "new": _new,
     "doctor": _doctor,
     "engine": _engine,
     "trainer": _trainer,
@@ -302,16 +357,16 @@ def _progress(config: Config, *, total_steps: int) -> Iterator[Progress]:
         progress.close()
 
 
-def _counting(done: str) -> Callable[[int], None]:
-    """Says on stderr how many tokens are done, every two seconds."""
+def _counting(done: str, what: str = "tokens") -> Callable[[int], None]:
+    """Says on stderr how much is done, every two seconds."""
     total, said = 0, time.monotonic()
 
-    def count(tokens: int) -> None:
+    def count(more: int) -> None:
         nonlocal total, said
-        total += tokens
+        total += more
         if time.monotonic() - said >= 2:
             said = time.monotonic()
-            print(f"{done} {total:,} tokens", file=sys.stderr, flush=True)
+            print(f"{done} {total:,} {what}", file=sys.stderr, flush=True)
 
     return count
 

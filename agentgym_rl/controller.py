@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 10.0
 MAX_REPORT_BYTES = 1_000_000
 
-PER_ENV = ("reward/mean", "reward/std", "episode/turns", "episode/tokens")
-"""Metrics that are also logged as `env/<id>/…`."""
-
 StepListener = Callable[[int, Mapping[str, float]], None]
 
 
@@ -92,6 +89,8 @@ class Controller:
         """Wakes those who wait for ranks or versions."""
         self.generated_tokens = 0
         """Tokens sampled in training episodes so far (rollout adds them)."""
+        self.rollout_metrics: dict[str, float] = {}
+        """Numbers of the rollout as a whole that go with every step (rollout sets them)."""
         self.history: list[Mapping[str, float]] = []
         """Metrics of every finished step."""
         self._config = config
@@ -155,7 +154,6 @@ class Controller:
         groups = self.buffer.take()
         await self._episodes.lease(groups, step)
         found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
-        found |= {f"env/{self._config.env.id}/{name}": found[name] for name in PER_ENV}
         episodes = [member for group in groups for member in group.members]
         found["overlap"] = self.overlap.add_episodes(episodes) if step else math.nan
         self._pending[step] = found
@@ -180,6 +178,7 @@ class Controller:
         await self._episodes.publish(report.version, report.step, report.checkpoint)
         self.overlap.add_intervals(report.intervals)
         metrics = self._pending.pop(report.step) | dict(report.metrics)
+        metrics |= self.rollout_metrics
         metrics |= self._throughput(self._leased[report.step][0].num_trained_tokens)
         self._metrics.write(report.step, metrics)
         self.history.append(metrics)

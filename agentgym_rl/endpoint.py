@@ -38,6 +38,11 @@ def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
             f"gateway.tool_parser {config.gateway.tool_parser!r} means nothing with "
             "--engine=openai: the endpoint itself reads tool calls; leave it out"
         )
+    if config.rollout.max_input_tokens is not None:
+        raise ConfigError(
+            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "
+            "--engine=openai: nobody here knows the tokens of the model there; leave it out"
+        )
     _api_key(engine)
     check_parts(config)
 

@@ -71,6 +71,10 @@ class Env(ABC):
     """Whether `reset` must be given `options["sandboxes"]`, a started `SandboxBackend`; a run's is
     the one that `--sandbox` names."""
 
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
+    """Least and most that an episode pays: what `arl check` holds empty talk and gold answers
+    against. None: an episode may be won by any play, as in games of chance."""
+
     uses_verifier: bool = False
     """Whether `reset` is given `options["verifier"]`, the run's started `VerifierPool`; who plays
     without one leaves it out (see `VerifierHandle`)."""

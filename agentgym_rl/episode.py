@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from .agent import Agent
-from .env import Env, Message, Step
+from .env import Env, Message, Step, ToolSpec
 from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.server import SessionServer
@@ -22,12 +22,11 @@ from .gateway.sessions import SessionRecord, SessionSampling
 from .sandbox import SandboxBackend
 from .task import Task
 from .trajectory import Outcome, Trajectory
+from .transcript import Transcript
 from .verifier import VerifierPool
-from .wrappers import StepTimeout
+from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 0.2
@@ -58,6 +57,19 @@ class Deadlines:
     turn_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class InputLimit:
+    """Longest first prompt, in tokens, as the environment gives it: an agent may add its own."""
+
+    max_tokens: int
+    count: Callable[[Sequence[Message], Sequence[ToolSpec]], int]
+    """Tokens of messages and tools, as the model's chat template has them."""
+
+
+class InputTooLong(Exception):
+    """The task's first prompt is longer than allowed: it is not played."""
+
+
 class EpisodeEnv(Env):
     """The environment as the agent sees it: prepared with the task, and scored.
 
@@ -82,6 +94,9 @@ class EpisodeEnv(Env):
         self.terminated = False
         self.truncated = False
         self.metrics: dict[str, float] = {}
+        self.env_id = ""
+        """As `info["env_id"]` of `reset` says."""
+        self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
     async def start(self) -> None:
@@ -92,9 +107,32 @@ class EpisodeEnv(Env):
             options["sandboxes"] = self._sandboxes
         if self._env.uses_verifier and self._verifier is not None:
             options["verifier"] = self._verifier
-        reset = self._env.reset(seed=self._task.seed, options=options)
-        self._first = await self._guarded("env.reset", reset)
+        try:
+            self._first = await self._env.reset(seed=self._task.seed, options=options)
+        except FOREIGN as error:
+            self._blame("env.reset", error)
+            raise
+        self.env_id = str(self._first[1].get("env_id", ""))
+        self.transcript.answered(self._first[0])
         self.tools = self._env.tools
+
+    def check_input(self, limit: InputLimit) -> None:
+        """After `start`: that the first messages are not too long.
+
+        Raises:
+            InputTooLong: they are.
+        """
+        assert self._first is not None
+        messages, _ = self._first
+        try:
+            found = limit.count(messages, self.tools)
+        except ValueError:  # of the chat template: the agent's first request will say so
+            return
+        if found > limit.max_tokens:
+            raise InputTooLong(
+                f"the first prompt of task {self._task.id} has {found} tokens, more than "
+                f"rollout.max_input_tokens {limit.max_tokens}"
+            )
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -108,34 +146,44 @@ class EpisodeEnv(Env):
         return first
 
     async def step(self, action: Message) -> Step:
-        """Forward a step; its reward counts."""
+        """Forward a step; its reward counts.
+
+        Raises:
+            AgentError: the episode has ended, or `action` is no message.
+        """
         if self.terminated or self.truncated:
             raise AgentError("env.step() was called after the episode ended")
-        step = await self._guarded("env.step", self._env.step(action))
+        self.transcript.act(action)
+        try:
+            step = await self._env.step(action)
+        except FOREIGN as error:
+            self._blame("env.step", error)
+            raise
+        self.transcript.answered(step.observation)
         self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
-        self.metrics |= step.info.get("metrics", {})
+        if metrics := step.info.get("metrics"):
+            self.metrics |= metrics
         return step
 
     async def close(self) -> None:
         """Close the wrapped environment; a failure to do so is logged, the record stands."""
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._env.close()
+            await within(CLOSE_TIMEOUT_S, self._env.close())
         except FOREIGN as error:  # somebody else's code, after the episode is decided
             if _is_ours(error):
                 raise
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
-    async def _guarded(self, what: str, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (InfraError, StepTimeout) as error:  # they say themselves what happened
+    def _blame(self, what: str, error: BaseException) -> None:
+        """Remember a failure of the wrapped environment; our own cancellation is none.
+
+        Raises:
+            EnvError: in the place of an error that does not say itself what happened.
+        """
+        if isinstance(error, InfraError | StepTimeout):
             self.failure = error
-            raise
-        except FOREIGN as error:
-            if _is_ours(error):
-                raise
+        elif not _is_ours(error):
             self.failure = EnvError(f"{what}: {_last_lines(error)}")
             raise self.failure from error
 
@@ -158,11 +206,16 @@ class Player:
     deadlines: Deadlines
     sandboxes: SandboxBackend | None = None
     """Started; for environments that need it."""
+    env_id: str = ""
+    """What `make_env` makes, where `reset` does not say it."""
     verifier: VerifierPool | None = None
     """The same."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
+
+    input_limit: InputLimit | None = None
+    """Tasks whose first prompt is longer are not played."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
@@ -199,6 +252,9 @@ class Player:
             metrics=_metrics(env, record),
             messages=record.messages,
             error=error_text,
+            env_id=(env.env_id if env else "") or self.env_id,
+            actions_json=env.transcript.actions if env else (),
+            answers=env.transcript.answers if env else (),
         )
 
     async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:
@@ -207,6 +263,8 @@ class Player:
         try:
             async with limit:
                 await env.start()
+                if self.input_limit is not None:
+                    env.check_input(self.input_limit)
                 await self.make_agent().run(env, client, model=self.model_name, task=task)
         except FOREIGN as error:
             if _is_ours(error):
@@ -261,6 +319,8 @@ def _judge(
     assert env is not None
     if isinstance(failed, _Deadline):
         return Outcome.ABORTED, str(failed)
+    if isinstance(failed, InputTooLong):
+        return Outcome.TOO_LONG, str(failed)
     if isinstance(failed, ContextLengthError) or _is_context_overflow(failed):
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:

@@ -24,7 +24,7 @@ from .trajectory import Trajectory
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tasks (
     task_id TEXT PRIMARY KEY, task_index INTEGER NOT NULL, seed INTEGER NOT NULL,
-    split TEXT NOT NULL, data TEXT NOT NULL);
+    split TEXT NOT NULL, data TEXT NOT NULL, weight REAL NOT NULL DEFAULT 1);
 CREATE TABLE IF NOT EXISTS groups (
     group_id TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks,
     status TEXT NOT NULL CHECK (status IN ('waiting', 'leased', 'consumed', 'dropped')),
@@ -50,7 +50,14 @@ class EpisodeLog:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
+        self._add_weights()
         self._turn = threading.Lock()
+
+    def _add_weights(self) -> None:
+        """Tasks of files that were begun before tasks had weights have 1."""
+        columns = [name for _, name, *_ in self._db.execute("PRAGMA table_info(tasks)")]
+        if "weight" not in columns:
+            self._db.execute("ALTER TABLE tasks ADD COLUMN weight REAL NOT NULL DEFAULT 1")
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
@@ -59,8 +66,15 @@ class EpisodeLog:
         await self._transact(
             [
                 (
-                    "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?)",
-                    (task.id, task_index, task.seed, task.split, json.dumps(dict(task.data))),
+                    "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
+                    (
+                        task.id,
+                        task_index,
+                        task.seed,
+                        task.split,
+                        json.dumps(dict(task.data)),
+                        task.weight,
+                    ),
                 ),
                 (
                     "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL)",
@@ -182,6 +196,19 @@ class EpisodeReader:
                 f"episode {episode_id} in {self._path} cannot be read ({error}); was the run made "
                 "by another version of this package?"
             ) from error
+
+    def task(self, task_id: str) -> Task:
+        """A task that was played."""
+        query = "SELECT seed, split, data FROM tasks WHERE task_id = ?"
+        with self._explained():
+            found = self._db.execute(query, (task_id,)).fetchone()
+        if found is None:
+            raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
+        seed, split, data = found
+        try:
+            return Task(task_id, seed, json.loads(data), split)
+        except ValueError as error:
+            raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
 
     @property
     def steps_published(self) -> int:

@@ -15,7 +15,7 @@ from .errors import ConfigError
 from .evaluate import evaluate
 from .fleet import Fleet
 from .inspect.progress import Progress
-from .model import resolve_model
+from .model import model_folder, model_name
 from .pace import measuring
 from .stack import check, serving_policy, task_source
 
@@ -44,7 +44,7 @@ async def evaluate_model(
         )
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
         folder = Path(name)
-        evaluated = str(checkpoint or config.model.path)
+        evaluated = str(checkpoint or model_name(config))
         if checkpoint:
             progress.phase(f"reading {checkpoint}")
             config = _from_checkpoint(config, checkpoint, folder / "model")
@@ -54,7 +54,7 @@ async def evaluate_model(
             folder / "logs", stop_timeout_s=config.cluster.stop_timeout_s
         ) as processes:
             progress.phase("starting the engine")
-            model_dir = resolve_model(config.model.path, revision=config.model.revision)
+            model_dir = model_folder(config)
             fleet = Fleet(config, config_file, processes, model_dir=model_dir)
             async with fleet.running(), serving_policy(config, fleet) as player:
                 return await _play(config, player, progress) | {"model": evaluated}
@@ -89,6 +89,6 @@ def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
     """The same configuration, its model being a checkpoint written out to `folder`."""
     from .trainer.export import export_checkpoint  # torch, which nothing else here needs
 
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config.trainer)
     return config.model_copy(update={"model": ModelConfig(path=str(folder))})

@@ -14,10 +14,18 @@ from .errors import ConfigError, InfraError, TooManyErrors
 from .gateway.sessions import SessionSampling
 from .seeding import derived_seed
 from .task import TaskSource
-from .trajectory import Outcome, Trajectory
+from .trajectory import Outcome, Trajectory, by_env
 
 ON_PROGRESS = Callable[[int, int], None]
 """(episodes finished, episodes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvResult:
+    """The part of an evaluation that one environment played."""
+
+    reward: float
+    num_tasks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,8 @@ class EvalResult:
     """Replies cut by rollout.max_tokens or the context length."""
     metrics: dict[str, float]
     """Of what environment and session counted: the mean over the episodes that have it."""
+    envs: dict[str, EnvResult]
+    """By environment, those that some episode was played to its end in."""
 
 
 async def evaluate(
@@ -57,12 +67,12 @@ async def evaluate(
     """Play the first `config.num_tasks` tasks (all, if there are fewer) once each and average.
 
     An episode that fails for infrastructure is played again, up to `max_retries` times. One
-    that fails in the agent's or environment's code is left out of the means; `outcomes` counts
-    them. `seed` is that of sampling. The first that cannot be played for infrastructure ends
-    the evaluation.
+    that fails in the agent's or environment's code, or whose first prompt is too long, is left out
+    of the means; `outcomes` counts them. `seed` is that of sampling. The first that cannot be
+    played for infrastructure ends the evaluation.
 
     Raises:
-        ConfigError: there are no tasks.
+        ConfigError: there are no tasks, or every first prompt is too long.
         InfraError: an episode could not be played for infrastructure.
         TooManyErrors: more than a fifth of the episodes failed.
     """
@@ -121,12 +131,14 @@ def _summary(finished: list[Trajectory], duration_s: float) -> EvalResult:
     scored = [t for t in finished if t.outcome.trains]
     for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
         raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
-    if len(scored) < 0.8 * len(finished):
-        failures = [t for t in finished if not t.outcome.trains]
+    failures = [t for t in finished if t.outcome.failed]
+    if len(failures) > 0.2 * len(finished):
         raise TooManyErrors(
             f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
             f"({failures[-1].outcome.value}):\n{failures[-1].error}"
         )
+    if not scored:
+        raise ConfigError(f"no evaluation task was played: {finished[-1].error}")
     return EvalResult(
         reward=sum(t.reward for t in scored) / len(scored),
         num_tasks=len(scored),
@@ -140,6 +152,10 @@ def _summary(finished: list[Trajectory], duration_s: float) -> EvalResult:
         uncounted_turns=_total(finished, "uncounted_turns"),
         cut_turns=_total(finished, "length_turns"),
         metrics=_means(scored),
+        envs={
+            env_id: EnvResult(sum(t.reward for t in its) / len(its), len(its))
+            for env_id, its in by_env(scored).items()
+        },
     )
 
 

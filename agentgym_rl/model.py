@@ -1,4 +1,4 @@
-"""Where a model's files are: the bundled tiny model, a local folder, or a Hugging Face id."""
+"""Where a model's files are: a bundled tiny model, a local folder, or a Hugging Face id."""
 
 from __future__ import annotations
 
@@ -13,30 +13,51 @@ from .errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-BUNDLED = Path(__file__).parent / "models" / "tiny"
-"""The tiny Qwen3-architecture model shipped as package data."""
+_MODELS = Path(__file__).parent / "models"
+BUNDLED_MODELS = {
+    "bundled/math": _MODELS / "tiny",
+    "bundled/tools": _MODELS / "tiny-tools",
+    "bundled/frozenlake": _MODELS / "tiny-frozenlake",
+}
+"""The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
+environments (docs/tiny-model.md)."""
+BUNDLED = BUNDLED_MODELS["bundled/math"]
 
-
+_WARMED_UP = {"tools": "bundled/tools", "gymnasium:FrozenLake": "bundled/frozenlake"}
+"""By environment id without versions; `bundled` means the first one everywhere else."""
+_VERSION = re.compile(r"-v\d+(?=:|$)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def resolve_model(path: str, *, revision: str | None = None) -> Path:
-    """The absolute folder of a model: "bundled", an existing folder, or a Hugging Face id.
+def model_folder(config: Config) -> Path:
+    """The absolute folder of the configured model.
 
-    Only an id touches the network, and only when its files are not in the local cache.
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    return resolve_model(model_name(config), revision=config.model.revision)
+
+
+def resolve_model(path: str, *, revision: str | None = None) -> Path:
+    """The absolute folder of a model: a bundled one, an existing folder, or a Hugging Face id.
+
+    Only an id touches the network, and only when its files are not in the local cache. Of
+    `bundled` alone the environment decides which one it is: see `model_folder`.
 
     Raises:
         ConfigError: no such folder, or the hub cannot be reached; says what to do.
     """
+    if path in BUNDLED_MODELS:
+        return BUNDLED_MODELS[path]
     if path == "bundled":
-        return BUNDLED
+        raise ConfigError(f"which of the bundled models? There are {', '.join(BUNDLED_MODELS)}")
     folder = Path(os.path.expanduser(path))
     if folder.exists():
         return _checked(folder.resolve())
     if not _HUB_ID.fullmatch(path):
         raise ConfigError(
             f"no folder {path!r} here (in {Path.cwd()}), and it is no Hugging Face id either: "
-            "those are `owner/name` or `name`; `bundled` is the model of this package"
+            f"those are `owner/name` or `name`; this package has {', '.join(BUNDLED_MODELS)}"
         )
     log.info("no folder %r here: asking the Hugging Face hub", path)
     from huggingface_hub import snapshot_download  # slow import, and only ids need it
@@ -53,21 +74,29 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 
 def resolve_paths(config: Config) -> Config:
-    """The same configuration with the paths of local folders (model, weights) absolute.
+    """The same configuration with the model of `bundled` named, and the paths of local folders
+    (model, weights) absolute.
 
-    So written into a run's `config.toml`, it means the same from any folder. "bundled" and
-    Hugging Face ids stay as they are.
+    So written into a run's `config.toml`, it means the same from any folder, and with any
+    environment. Hugging Face ids stay as they are.
     """
     if config.weights.folder:
         shared = Path(os.path.expanduser(config.weights.folder)).resolve()
         weights = config.weights.model_copy(update={"folder": str(shared)})
         config = config.model_copy(update={"weights": weights})
-    path = config.model.path
+    path = model_name(config)
     folder = Path(os.path.expanduser(path))
-    if path == "bundled" or not folder.is_dir():
-        return config
-    model = config.model.model_copy(update={"path": str(folder.resolve())})
+    if path not in BUNDLED_MODELS and folder.is_dir():
+        path = str(folder.resolve())
+    model = config.model.model_copy(update={"path": path})
     return config.model_copy(update={"model": model})
+
+
+def model_name(config: Config) -> str:
+    """`model.path`; instead of `bundled`, the one that was warmed up for the environment."""
+    if config.model.path != "bundled":
+        return config.model.path
+    return _WARMED_UP.get(_VERSION.sub("", config.env.id), "bundled/math")
 
 
 def weights_size(folder: Path) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, overload
 
+from . import gymnasium_ids
 from .agent import Agent
 from .env import Env
 from .errors import ConfigError
@@ -73,6 +74,8 @@ def register(
         **limits,
     )
     _registered[kind, id] = made
+    if kind == "env":
+        gymnasium_ids.publish(id)
     return made
 
 

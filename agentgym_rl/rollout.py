@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from .buffer import Buffer, Group
 from .config import Config
 from .controller import Controller
+from .data import Epochs, without_end
 from .episode import Player, play_with_retries
 from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
@@ -65,18 +66,23 @@ class Rollout:
         self._config = config.rollout
         self._seed = config.seed
         self._player = player
-        self._tasks = tasks
+        self._tasks = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         self._buffer = buffer
         self._episodes = episodes
         self._controller = controller
         self._should_accept = accept_filter(config.rollout.should_accept)
         self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
         self._rejected_in_a_row = 0
+        self._untrained_in_a_row = 0
 
     async def run(self) -> None:
         """Admit and play groups for ever; ends by cancellation. A finite source starts over."""
         async with asyncio.TaskGroup() as groups:
             for index in itertools.count():
+                task = self._tasks[index]
+                if not self._is_trained(index, task):
+                    await asyncio.sleep(0)  # there may be many
+                    continue
                 await self._buffer.changes.wait_for(
                     lambda: self._buffer.capacity >= 1,
                     who="rollout",
@@ -84,15 +90,30 @@ class Rollout:
                     timeout_s=ADMISSION_TIMEOUT_S,
                 )
                 self._buffer.admit()
-                task = self._task(index)
                 groups.create_task(self._play_group(index, task), name=f"group {index}")
 
-    def _task(self, index: int) -> Task:
-        """The task at `index`; a finite source starts over."""
-        try:
-            return self._tasks[index % len(self._tasks)]
-        except TypeError:  # infinite sources have no length
-            return self._tasks[index]
+    def _is_trained(self, index: int, task: Task) -> bool:
+        """Whether the task has a weight; keeps the count of those that have none.
+
+        Raises:
+            ConfigError: none had one for too long.
+        """
+        numbers = self._controller.rollout_metrics
+        epoch = self._tasks.epoch_length if isinstance(self._tasks, Epochs) else 0
+        if epoch:
+            numbers["rollout/epochs"] = index / epoch
+        if task.weight > 0:
+            self._untrained_in_a_row = 0
+            return True
+        numbers["rollout/weight_0"] = numbers.get("rollout/weight_0", 0.0) + 1
+        self._untrained_in_a_row += 1
+        if self._untrained_in_a_row >= (epoch or self._config.max_rejected):
+            raise ConfigError(
+                f"{self._untrained_in_a_row} tasks in a row have weight 0"
+                f"{', which is all there are' if epoch else ' (rollout.max_rejected)'}: "
+                "there is nothing to train on"
+            )
+        return False
 
     async def _play_group(self, index: int, task: Task) -> None:
         group_id = f"g{index}"
@@ -102,7 +123,7 @@ class Rollout:
                 for member in range(self._config.group_size)
             ]
         trajectories = [member.result() for member in playing]
-        group = Group(group_id, task.id, trajectories)
+        group = Group(group_id, task.id, trajectories, task.weight)
         cause = self._cause_to_drop(trajectories)
         await self._episodes.add_group(task, index, group, dropped=cause)
         if cause:
@@ -140,11 +161,11 @@ class Rollout:
             int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows
         )
         self._recent.append(trajectory)
-        if trajectory.outcome.trains:
+        if not trajectory.outcome.failed:
             return
         what, error = trajectory.outcome.value, trajectory.error
         log.warning("episode %s: %s: %s", trajectory.episode_id, what, error)
-        failed = [t for t in self._recent if not t.outcome.trains]
+        failed = [t for t in self._recent if t.outcome.failed]
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
             last = next(t for t in reversed(failed) if t.outcome.value == common)
@@ -157,18 +178,27 @@ class Rollout:
         """Why a group does not train; "" if it does."""
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
+                if outcome is Outcome.TOO_LONG:
+                    self._reject(f"max_input_tokens={self._config.max_input_tokens}")
                 return outcome.value
         if self._accepts(members):
             self._rejected_in_a_row = 0
             return ""
+        self._reject(f"should_accept={self._config.should_accept!r}")
+        return Outcome.FILTERED.value
+
+    def _reject(self, setting: str) -> None:
+        """Count a group that `setting` refuses.
+
+        Raises:
+            ConfigError: it and others refused too many in a row.
+        """
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= self._config.max_rejected:
             raise ConfigError(
-                f"should_accept={self._config.should_accept!r} refused "
-                f"{self._rejected_in_a_row} groups in a row (rollout.max_rejected): "
-                "no batch would ever be complete"
+                f"{setting} refused the last of {self._rejected_in_a_row} groups in a row that "
+                "were refused (rollout.max_rejected): no batch would ever be complete"
             )
-        return Outcome.FILTERED.value
 
     def _accepts(self, members: Sequence[Trajectory]) -> bool:
         try:

@@ -29,11 +29,11 @@ from .fleet import Fleet
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
-from .model import resolve_model, resolve_paths, weights_size
+from .model import model_folder, resolve_paths, weights_size
 from .pace import Pace, SandboxPace, VerifierPace, measuring
 from .process import free_port
 from .rollout import Rollout
-from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .run_dir import create_run_dir, file_name, record_tasks, release_if_unused, shown
 from .stack import check, serving_policy, task_source
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
@@ -54,6 +54,8 @@ class TrainResult:
     groups_dropped: Mapping[str, int]
     overlap: float
     tool_calls_after: float | None
+    envs: Mapping[str, Mapping[str, float | None]]
+    """Held-out reward of each environment, "before" and "after"."""
     outcomes: Mapping[str, int]
     """Training episodes by outcome."""
     eval_outcomes: Mapping[str, int]
@@ -80,7 +82,7 @@ async def train(config: Config, progress: Progress) -> TrainResult:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
@@ -212,10 +214,12 @@ class _TrainingRun:
         return result
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
+        tasks = task_source(self.config, "train", seed=self.config.seed)
+        record_tasks(self.run_dir, tasks)
         rollout = Rollout(
             self.config,
             player=player,
-            tasks=task_source(self.config, "train", seed=self.config.seed),
+            tasks=tasks,
             buffer=self.controller.buffer,
             episodes=self.episodes,
             controller=self.controller,
@@ -284,6 +288,7 @@ class _TrainingRun:
             groups_dropped=dict(self.controller.buffer.dropped),
             overlap=self.controller.overlap.share,
             tool_calls_after=after.tool_calls if after else None,
+            envs=_by_env(before, after),
             outcomes=dict(rollout.outcomes),
             eval_outcomes=outcomes,
             engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
@@ -301,3 +306,18 @@ def _num_episodes(rollout: Rollout, *evaluations: EvalResult | None) -> int:
     """Episodes that were played to a record."""
     evaluated = (sum(result.outcomes.values()) for result in evaluations if result)
     return sum(rollout.outcomes.values()) + sum(evaluated)
+
+
+def _by_env(
+    before: EvalResult | None, after: EvalResult | None
+) -> dict[str, dict[str, float | None]]:
+    """Of each environment, where both or one of the evaluations has it."""
+    found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
+    ids = sorted({env_id for envs in found.values() for env_id in envs})
+    return {
+        env_id: {
+            when: envs[env_id].reward if env_id in (envs := found.get(when, {})) else None
+            for when in ("before", "after")
+        }
+        for env_id in ids
+    }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from pathlib import Path
 
 from .config import Config, dump_toml
 from .errors import ConfigError
+from .task import TaskSource
 
 MARK = "config.toml"
+TASKS = "tasks.json"
 
 
 def create_run_dir(config: Config) -> tuple[Path, Path]:
@@ -35,6 +38,12 @@ def create_run_dir(config: Config) -> tuple[Path, Path]:
     raise ConfigError(f"{config.run} already holds a run; pass another --run, or remove it")
 
 
+def record_tasks(folder: Path, tasks: TaskSource) -> None:
+    """Write what the training tasks come from, where they can tell, to `tasks.json`."""
+    if told := tasks.describe():
+        (folder / TASKS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
 def config_of(run: Path, said: str) -> Path:
     """The configuration file of a run's folder; `said` is what the user typed.
 
@@ -57,7 +66,10 @@ def release_if_unused(folder: Path) -> None:
     """Give up the claim on a folder whose run ended before its first step; its logs stay."""
     metrics = folder / "metrics.jsonl"
     if not metrics.exists() or not metrics.stat().st_size:
-        for name in (MARK, "episodes.db", "episodes.db-wal", "episodes.db-shm", "metrics.jsonl"):
+        for name in (
+            *(MARK, TASKS, "metrics.jsonl"),
+            *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
+        ):
             (folder / name).unlink(missing_ok=True)
 
 

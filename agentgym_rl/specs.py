@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,7 +19,8 @@ from .loading import import_object
 from .sandbox import SandboxBackend
 from .sync_env import SyncEnv, to_async
 from .task import Split, TaskSource
-from .wrappers import OrderEnforcing, PassiveChecker, Timeout, TurnLimit
+from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
+from .wrappers.attempts import FEEDBACK
 
 Kind = Literal["env", "agent", "sandbox"]
 _BASES: dict[Kind, tuple[type, ...]] = {
@@ -140,28 +141,49 @@ class EnvSpec(Spec):
     """Longest step; None: what the environment says."""
     wrappers: tuple[WrapperSpec, ...] = ()
     """Yours, innermost first."""
+    max_attempts: int = Field(default=1, ge=1)
+    """Times a task may be tried in an episode (see `wrappers.Attempts`)."""
+    feedback: str = FEEDBACK
+    """What the agent is told after an attempt without success."""
+    retry_discount: float = Field(default=1.0, ge=0, le=1)
+    """The reward's factor for each attempt that was needed before."""
+    success_reward: float = 1.0
+    """An attempt that pays less is no success."""
 
     def make(self, **kwargs: Any) -> Env:
-        """A new environment; `max_turns`, `step_timeout_s` and `wrappers` replace the spec's own,
-        everything else is an option of the environment.
+        """A new environment; what has the name of a field from `max_turns` on replaces the spec's
+        own, everything else is an option of the environment.
 
         Raises:
             ConfigError: it cannot be imported, or does not take these options.
         """
-        spec = self.with_options(**kwargs)
-        made = super(EnvSpec, spec).make()
-        try:
-            return wrapped(made, spec)
-        except ArlError:
-            raise
-        except Exception as error:
-            raise self._refused("be made", spec.kwargs, error) from error
+        return self.with_options(**kwargs).maker()()
+
+    def maker(self) -> Callable[[], Env]:
+        """`make`, everything looked up already: for many of the same.
+
+        Raises:
+            ConfigError: it cannot be imported. The maker: see `make`.
+        """
+        cls = self.load()
+
+        def make() -> Env:
+            try:
+                return wrapped(cls(**self.kwargs), self)
+            except ArlError:  # says already whose fault it is
+                raise
+            except Exception as error:  # somebody else's code
+                raise self._refused("be made", self.kwargs, error) from error
+
+        return make
 
     def with_options(self, **kwargs: Any) -> EnvSpec:
         """The spec that makes what `make(**kwargs)` makes."""
+        if not kwargs:
+            return self
         ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
         try:
-            return EnvSpec.model_validate(
+            return type(self).model_validate(
                 {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
             )
         except ValidationError as error:
@@ -189,13 +211,25 @@ def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
     env.spec = spec
     limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
     env = Timeout(PassiveChecker(env), limit_s)
+    if spec.max_attempts > 1:
+        env = Attempts(
+            env,
+            spec.max_attempts,
+            spec.feedback,
+            spec.retry_discount,
+            spec.success_reward,
+            turns=spec.max_turns,
+        )
     for wrapper in spec.wrappers:
         env = wrapper.wrap(env)
     max_turns = env.max_turns if spec.max_turns is None else spec.max_turns
     return OrderEnforcing(env if max_turns is None else TurnLimit(env, max_turns))
 
 
-_OF_MAKE = ("max_turns", "step_timeout_s", "wrappers")
+_OF_MAKE = (
+    *("max_turns", "step_timeout_s", "wrappers"),
+    *("max_attempts", "feedback", "retry_discount", "success_reward"),
+)
 
 
 def _place(error: Exception) -> str:

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import registry
 from .config import Config, VllmEngineConfig
 from .engines.vllm.build import check_interrupt, find_build
-from .episode import Deadlines, Player, at_once
+from .env import Message, ToolSpec
+from .episode import Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
 from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
 from .gateway.server import Gateway, SessionServer
-from .model import resolve_model, tokenizer_hash
+from .model import model_folder, tokenizer_hash
 from .rollout import accept_filter
 from .sandbox import SandboxBackend
 from .specs import EnvSpec
@@ -39,7 +40,7 @@ def check(config: Config) -> None:
     engine = config.own_engine
     check_parts(config)
     accept_filter(config.rollout.should_accept)
-    ChatFormat.load(resolve_model(config.model.path, revision=config.model.revision))
+    ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
@@ -56,7 +57,8 @@ def check_parts(config: Config) -> None:
     env_spec(config).make()
     _sandboxes(config)
     registry.make_agent(config.agent.id, **config.agent.options)
-    _check_tasks(config, "eval")
+    if config.eval.num_tasks:
+        _check_tasks(config, "eval")
     if config.gateway.port:
         try:
             with socket.socket() as probe:
@@ -73,7 +75,8 @@ def _check_tasks(config: Config, split: Split) -> None:
     try:
         task = task_source(config, split, seed=config.seed)[0]
     except IndexError as error:
-        raise ConfigError(f"{config.env.id} has no {split} tasks") from error
+        hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
+        raise ConfigError(f"{config.env.id} has no {split} tasks{hint}") from error
     if not isinstance(task, Task):
         raise ConfigError(f"{config.env.id}: a task source must give Task objects, got {task!r}")
     try:
@@ -141,7 +144,7 @@ async def running_verifier(config: Config) -> AsyncIterator[VerifierPool | None]
 @contextlib.asynccontextmanager
 async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
-    model_dir = resolve_model(config.model.path, revision=config.model.revision)
+    model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
     if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
@@ -173,6 +176,7 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
                 sandboxes=sandboxes,
                 verifier=verifier,
                 wait_ready=fleet.wait_serving,
+                count_prompt=gateway.count_prompt,
             )
         watch.cancel()
 
@@ -186,12 +190,14 @@ def make_player(
     sandboxes: SandboxBackend | None,
     verifier: VerifierPool | None,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
+    count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
     """The player of the configured environment and agent."""
     env = env_spec(config)
     agent = registry.spec(config.agent.id, kind="agent")
+    longest = config.rollout.max_input_tokens
     return Player(
-        make_env=env.make,
+        make_env=env.maker(),
         make_agent=lambda: agent.make(**config.agent.options),
         gateway=gateway,
         clients=clients,
@@ -201,6 +207,8 @@ def make_player(
             turn_s=config.rollout.turn_timeout_s,
         ),
         sandboxes=sandboxes,
+        env_id=config.env.id,
         verifier=verifier,
         wait_ready=wait_ready,
+        input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

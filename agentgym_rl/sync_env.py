@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from .env import Env, Message, Step, ToolSpec
 from .task import SeededTasks, Split, TaskSource
@@ -21,7 +21,7 @@ class SyncEnv(ABC):
     The contract is that of `Env`, word for word.
     """
 
-    executor: ClassVar[Executor] = "inline"
+    executor: Executor = "inline"
     """`inline`: steps run on the event loop itself, which costs nothing and is right for those
     of less than a millisecond. `thread`: in a thread of the instance's own, for those that
     block; one that hangs cannot be ended, so it must bound its own time."""
@@ -30,6 +30,7 @@ class SyncEnv(ABC):
     max_turns: int | None = None
     step_timeout_s: float = 10.0
     needs_sandboxes: bool = False
+    reward_range: tuple[float, float] | None = (0.0, 1.0)
     uses_verifier: bool = False
 
     @abstractmethod
@@ -64,8 +65,10 @@ class AsyncOverSync(Env):
         self.max_turns = env.max_turns
         self.step_timeout_s = env.step_timeout_s
         self.needs_sandboxes = env.needs_sandboxes
+        self.reward_range = env.reward_range
         self.uses_verifier = env.uses_verifier
         self.tools = env.tools
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
 
     async def reset(
@@ -81,6 +84,9 @@ class AsyncOverSync(Env):
         return await self._do(lambda: self.env.step(action))
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._do(self.env.close)
         finally:

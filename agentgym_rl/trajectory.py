@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
@@ -31,10 +32,17 @@ class Outcome(StrEnum):
     ENV_ERROR = "env_error"
     INFRA_ERROR = "infra_error"
     ABORTED = "aborted"
+    TOO_LONG = "too_long"
+    """Not played: its first prompt has more than `rollout.max_input_tokens`."""
 
     @property
     def trains(self) -> bool:
         return self in (Outcome.COMPLETED, Outcome.TRUNCATED)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something went wrong: neither that it trains, nor that it was left out."""
+        return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +127,17 @@ class Trajectory:
     """The conversation as the agent saw it, for people to read."""
     error: str = ""
     """What went wrong, for the outcomes that are errors."""
+    env_id: str = ""
+    """The environment that played: `info["env_id"]` of `reset`, or else the configured one."""
+    actions_json: Sequence[bytes] | None = None
+    """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
+    answers: Sequence[int] = ()
+    """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
+
+    @property
+    def actions(self) -> list[dict[str, Any]] | None:
+        """The assistant messages exactly as they were given to `env.step`; None: not recorded."""
+        return None if self.actions_json is None else [json.loads(a) for a in self.actions_json]
 
     @property
     def num_tokens(self) -> int:
@@ -147,6 +166,9 @@ class Trajectory:
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "messages": _encodable([*self.messages]),
                 "error": _encodable(self.error),
+                "env_id": self.env_id,
+                "actions_json": self.actions_json,
+                "answers": self.answers,
                 "rows": [pack_row(row) for row in self.rows],
             }
         )
@@ -165,6 +187,15 @@ class Trajectory:
             return cls(**head, outcome=outcome, rows=rows)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
+
+
+def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
+    """Episodes by the environment that played them, its id in order; those that say it."""
+    found: dict[str, list[Trajectory]] = {}
+    for episode in episodes:
+        if episode.env_id:
+            found.setdefault(episode.env_id, []).append(episode)
+    return dict(sorted(found.items()))
 
 
 UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)

@@ -14,14 +14,17 @@ import pytest
 from agentgym_rl import cli
 from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
+RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
-    "train": "--json --config --model --seed --env --agent --engine --sandbox --run --steps",
-    "eval": "--json --config --model --seed --env --agent --engine --sandbox --run --checkpoint",
+    "train": f"{RUNS} --steps",
+    "eval": f"{RUNS} --checkpoint",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
+    "check": "--json --config --data --sandbox --list --only --episodes --tasks",
+    "reverify": "--json --write",
     "doctor": "--json --config --sandbox",
 }
 

@@ -192,9 +192,10 @@ SMALL = {
 def train(tmp_path: Path, *argv: str) -> dict:
     arl = [sys.executable, "-c", "from agentgym_rl.cli import main; main()"]
     small = [f"--{key}={value}" for key, value in SMALL.items()]
+    path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [*arl, "train", *argv, *small, "--json", "--run", str(tmp_path / "run")],
-        env=os.environ | {"PYTHONPATH": str(EXAMPLES)},
+        env=os.environ | {"PYTHONPATH": path},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -213,3 +214,28 @@ def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
 def test_train_from_the_configuration(tmp_path):
     assert train(tmp_path, "--config", str(EXAMPLES / "math.toml"))["steps"] == 2
     assert load_config(tmp_path / "run" / "config.toml").steps == 2
+
+
+def test_the_reward_example_scores_and_its_data_is_read(tmp_path):
+    import reward  # type: ignore[import-not-found]
+
+    data = tmp_path / "sums.jsonl"
+    reward.main(str(data), 50)
+    env = make("arl_envs.reward:SPEC", function="reward:score", data=str(data))
+    messages, _ = asyncio.run(env.reset(seed=1))
+    a, b = map(int, re.findall(r"\d+", messages[0]["content"]))
+    step = asyncio.run(env.step({"role": "assistant", "content": f"{a + b}"}))
+    assert step.reward == 1.1
+    assert step.info["reward_components"] == {"right": 1.0, "short": 1.0}
+
+
+@pytest.mark.slow
+def test_train_on_a_reward_function(tmp_path):
+    script = [sys.executable, str(EXAMPLES / "reward.py"), str(tmp_path / "sums.jsonl")]
+    subprocess.run(script, check=True, timeout=60)
+    env = ["--env", "arl_envs.reward:SPEC", "--env.options.function=reward:score"]
+    result = train(tmp_path, *env, "--data", "sums.jsonl", "--agent", "single_turn")
+    assert result["steps"] == 2
+    assert result["eval_after"] is not None
+    config = load_config(tmp_path / "run" / "config.toml")
+    assert config.env.options["data"] == str(tmp_path / "sums.jsonl")

@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+
+from agentgym_rl.inspect.env_text import evaluated_lines, trained_lines
 from agentgym_rl.inspect.plot import plot_reward
 from agentgym_rl.inspect.progress import make_progress, sparkline
 
@@ -25,6 +28,35 @@ def test_plain_lines_fit_80_columns(capsys):
     assert len(lines) == 4
     assert max(map(len, lines)) <= 80
     assert re.search(r"step 100/100 +reward 0\.50 +stale 1\.2/2", lines[3])
+
+
+SEVERAL = METRICS | {"env/math/reward/mean": 0.5, "env/gymnasium:FrozenLake-v1/reward/mean": 0.25}
+
+
+@pytest.mark.parametrize("style", ["plain", "rich"])
+def test_several_environments_are_shown_apart(capsys, style):
+    progress = make_progress(style, total_steps=2)
+    progress.step(0, SEVERAL)
+    progress.close()
+    shown = capsys.readouterr().err
+    assert re.search(r"math +0\.50|0\.50 +math", shown)
+    assert re.search(r"FrozenLake-v1 +0\.25|0\.25 +gymnasium", shown)
+
+
+def test_one_environment_is_not_shown_twice(capsys):
+    make_progress("plain", total_steps=2).step(0, METRICS | {"env/math/reward/mean": 0.5})
+    assert "math" not in capsys.readouterr().err
+
+
+def test_closing_lines_are_by_environment_where_several_played():
+    envs = {"a": {"before": 0.5, "after": None}, "b": {"before": 0.25, "after": 1.0}}
+    assert [line.split() for line in trained_lines(envs)] == [
+        ["0.500", "→", "-", "a"],
+        ["0.250", "→", "1.000", "b"],
+    ]
+    found = {"a": {"reward": 0.5, "num_tasks": 3}, "b": {"reward": 1.0, "num_tasks": 1}}
+    assert next(line.strip() for line in evaluated_lines(found)) == "0.500 over 3 tasks of a"
+    assert not [*trained_lines({"a": envs["a"]}), *evaluated_lines({"a": found["a"]})]
 
 
 def test_auto_is_plain_without_a_terminal(capsys):

@@ -17,22 +17,23 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors log process waiting asgi seeding interrupts loop_lag",
-    "config loading",
+    "config loading gymnasium_ids",
     "model",
-    "task trajectory batch",
+    "task trajectory batch transcript",
     "env agent sandbox engine",
-    "wrappers sync_env data verifier",
+    "wrappers sync_env tool_env data verifier",
     "specs",
     "registry metrics run_dir",
+    "sync_gym",
     "weights buffer algo",
     "batching episode_log pace",
-    "gateway engines trainer cluster inspect",
+    "gateway engines trainer cluster inspect scaffold check",
     "servers",
     "episode controller fleet",
     "rollout evaluate audit",
     "stack",
     "endpoint",
-    "run eval_run",
+    "run eval_run reverify",
     "arguments",
     "cli",
     "__main__",
@@ -41,8 +42,8 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 """Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
 
 FOR_PLUGINS = {
-    *("errors", "log", "config", "loading", "registry", "specs", "sync_env", "wrappers"),
-    *("data", "verifier"),
+    *("errors", "log", "config", "loading", "registry", "specs"),
+    *("data", "sync_env", "tool_env", "verifier", "wrappers"),
     *SIBLINGS,
 }
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}

@@ -6,9 +6,15 @@ import pytest
 from huggingface_hub import constants
 
 from agentgym_rl import model
-from agentgym_rl.config import Config, ModelConfig
+from agentgym_rl.config import Config, EnvConfig, ModelConfig
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.model import BUNDLED, resolve_model, resolve_paths
+from agentgym_rl.model import (
+    BUNDLED,
+    BUNDLED_MODELS,
+    model_folder,
+    resolve_model,
+    resolve_paths,
+)
 
 
 @pytest.fixture
@@ -35,8 +41,34 @@ def refusal(path: str) -> str:
     return str(caught.value)
 
 
-def test_the_bundled_model():
-    assert resolve_model("bundled") == BUNDLED
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("math", "bundled/math"),
+        ("math-v0", "bundled/math"),
+        ("tools", "bundled/tools"),
+        ("tools-v0", "bundled/tools"),
+        ("gymnasium:FrozenLake-v1", "bundled/frozenlake"),
+        ("gymnasium-v0:FrozenLake-v1", "bundled/frozenlake"),
+        ("gymnasium:Taxi-v3", "bundled/math"),
+        ("my_module:Tools", "bundled/math"),
+    ],
+)
+def test_bundled_is_the_model_of_the_environment(env, name):
+    config = Config(env=EnvConfig(id=env))
+    resolved = resolve_paths(config)
+    assert resolved.model.path == name
+    assert model_folder(config) == model_folder(resolved) == BUNDLED_MODELS[name]
+
+
+def test_a_named_model_stays_whatever_the_environment():
+    config = Config(env=EnvConfig(id="tools"), model=ModelConfig(path="bundled/math"))
+    assert resolve_paths(config) == config
+    assert model_folder(config) == BUNDLED
+
+
+def test_bundled_alone_is_no_folder():
+    assert "bundled/math, bundled/tools, bundled/frozenlake" in refusal("bundled")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +110,8 @@ def test_asking_the_hub_is_not_silent(folder, offline, caplog):
 @pytest.mark.parametrize(
     ("path", "resolved"),
     [
-        ("bundled", "bundled"),
+        ("bundled", "bundled/math"),
+        ("bundled/tools", "bundled/tools"),
         ("models/own", "HERE/models/own"),
         ("~/models", "HERE/models"),
         ("models/gone", "models/gone"),

@@ -151,7 +151,8 @@ def test_the_wheel_is_whole(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_the_tiny_model(wheel):
-    files = {p.name for p in (PACKAGE / "models" / "tiny").iterdir() if p.is_file()}
+@pytest.mark.parametrize("name", ["tiny", "tiny-tools", "tiny-frozenlake"])
+def test_the_wheel_carries_the_tiny_models(wheel, name):
+    files = {p.name for p in (PACKAGE / "models" / name).iterdir() if p.is_file()}
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= files
-    assert {f"agentgym_rl/models/tiny/{name}" for name in files} <= set(wheel)
+    assert {f"agentgym_rl/models/{name}/{file}" for file in files} <= set(wheel)

@@ -1,4 +1,4 @@
-"""The bundled model: its files, its chat template, its tokenizer, and the script that makes it."""
+"""The bundled models: their files, their chat template, their tokenizers, and the script that makes them."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from arl_envs.gymnasium.env import GymnasiumEnv
 from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 from hypothesis import given
@@ -19,7 +20,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentgym_rl.model import BUNDLED, resolve_model
+from agentgym_rl.config import Config
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
 
 SCRIPTS = Path(__file__).parent.parent / "scripts" / "tiny_model"
 TOKENIZER = AutoTokenizer.from_pretrained(BUNDLED)
@@ -87,25 +90,49 @@ CONVERSATIONS = [
 ]
 
 
-def test_the_bundle_is_small_and_complete() -> None:
-    assert resolve_model("bundled") == BUNDLED
-    names = {file.name for file in BUNDLED.iterdir()}
+PARAMETERS = {
+    "bundled/math": 869_760,
+    "bundled/tools": 902_528,
+    "bundled/frozenlake": 372_960,
+}
+
+
+@pytest.mark.parametrize("name", BUNDLED_MODELS)
+def test_a_bundle_is_small_and_complete(name: str) -> None:
+    folder = BUNDLED_MODELS[name]
+    names = {file.name for file in folder.iterdir()}
     assert names == {
         *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"),
         *("tokenizer_config.json", "chat_template.jinja"),
     }
-    assert sum(file.stat().st_size for file in BUNDLED.iterdir()) <= 2_000_000
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 2_000_000
 
 
-def test_it_loads_and_runs() -> None:
-    model = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32)
+@pytest.mark.parametrize("name", BUNDLED_MODELS)
+def test_it_loads_and_runs(name: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED_MODELS[name])
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED_MODELS[name], dtype=torch.float32)
     assert model.config.architectures == ["Qwen3ForCausalLM"]
-    assert sum(p.numel() for p in model.parameters()) == 869_760
-    assert (TOKENIZER.eos_token, TOKENIZER.pad_token) == ("<|im_end|>", "<|endoftext|>")
-    assert model.generation_config.eos_token_id == TOKENIZER.eos_token_id == 2
-    logits = model(torch.tensor([TOKENIZER.encode("3*4")])).logits
-    assert logits.shape[-1] == len(TOKENIZER) == 640
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    logits = model(torch.tensor([tokenizer.encode("3*4")])).logits
+    assert logits.shape[-1] == len(tokenizer)
     assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", BUNDLED_MODELS)
+def test_its_turns_can_be_appended_to_the_tokens_that_were_sampled(name: str) -> None:
+    assert ChatFormat.load(BUNDLED_MODELS[name]).bridges
+
+
+def test_a_hundred_turns_on_the_lake_fit_the_default_context() -> None:
+    chat = ChatFormat.load(BUNDLED_MODELS["bundled/frozenlake"])
+    env = GymnasiumEnv(id="FrozenLake-v1")
+    said = {"role": "assistant", "content": "right"}
+    seen = {"role": "user", "content": "Row 4, column 3."}
+    ids = chat.prompt([*env.reset(seed=0)[0], *([said, seen] * 99)], None)
+    assert len(ids) + 2 < Config().own_engine.max_model_len
 
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
@@ -175,47 +202,58 @@ def test_digits_are_single_tokens_and_boilerplate_is_cheap() -> None:
 
 
 ROWS_MATCH_THE_GATEWAY = """
-import random
+import itertools, random, sys
 from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED
-from arl_envs.math.levels import LEVELS
-from habits import EVEN, demonstration
+from agentgym_rl.model import BUNDLED_MODELS
+from families import FAMILIES
+from family import Stage
 from rows import row_of
 from transformers import AutoTokenizer
 
-tokenizer, chat = AutoTokenizer.from_pretrained(BUNDLED), ChatFormat.load(BUNDLED)
+family, folder = FAMILIES[sys.argv[1]], BUNDLED_MODELS["bundled/" + sys.argv[1]]
+tokenizer, chat = AutoTokenizer.from_pretrained(folder), ChatFormat.load(folder)
 rng = random.Random(0)
-tools = [LEVELS[1].calculator.tool]
-for _ in range(200):
-    messages = demonstration(rng, LEVELS[1].generate(rng), EVEN)
-    row = row_of(tokenizer, messages)
-    ids = chat.prompt(messages[:2], tools)
-    for i in range(2, len(messages), 2):
+for _ in range(100):
+    messages = family.demonstrate(rng, Stage.EVEN)
+    row = row_of(tokenizer, messages, family.tools)
+    said = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    ids = chat.prompt(messages[: said[0]], family.tools or None)
+    for now, after in itertools.pairwise([*said, None]):
         end = row.ids.index(chat.close_id, len(ids)) + 1
         assert all(row.loss_mask[len(ids) : end])
         ids += row.ids[len(ids) : end]
-        if i + 1 < len(messages):
-            ids += chat.suffix(messages[i], [messages[i + 1]], tools)
+        if after is not None:
+            ids += chat.suffix(messages[now], messages[now + 1 : after], family.tools or None)
             assert not row.loss_mask[len(ids) - 1]
     assert ids == row.ids
 """
 
 
-def python(*arguments: str) -> None:
-    subprocess.run([sys.executable, *arguments], cwd=SCRIPTS, check=True, capture_output=True)
+def python(*arguments: str) -> str:
+    """What it printed."""
+    argv = [sys.executable, *arguments]
+    return subprocess.run(argv, cwd=SCRIPTS, check=True, capture_output=True, text=True).stdout
+
+
+FAMILIES = ["math", "tools", "frozenlake"]
+ENVS = {"math": "math", "tools": "tools", "frozenlake": "gymnasium:FrozenLake-v1"}
+REWARDS = {"math": (0.25, 0.45), "tools": (0.1, 0.4), "frozenlake": (0.1, 0.4)}
 
 
 @pytest.mark.slow
-def test_training_rows_are_what_a_rollout_records() -> None:
-    python("-c", ROWS_MATCH_THE_GATEWAY)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_rows_are_what_a_rollout_records(family: str) -> None:
+    python("-c", ROWS_MATCH_THE_GATEWAY, family)
 
 
 @pytest.mark.slow
-def test_the_script_is_deterministic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_script_is_deterministic(family: str, tmp_path: Path) -> None:
     hashes: list[dict[str, str]] = []
     for name in ("a", "b"):
         sizes = ("--clean-steps", "3", "--mixed-steps", "3", "--tasks", "4")
-        python("make.py", "--out", str(tmp_path / name), "--seed", "1", *sizes)
+        which = ("--family", family, "--seed", "1")
+        python("make.py", "--out", str(tmp_path / name), *which, *sizes)
         files = sorted((tmp_path / name).iterdir())
         hashes.append({f.name: hashlib.sha256(f.read_bytes()).hexdigest() for f in files})
     assert hashes[0] == hashes[1]
@@ -223,8 +261,19 @@ def test_the_script_is_deterministic(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_bundle_has_the_scripts_tokenizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_bundle_has_the_scripts_tokenizer(family: str, tmp_path: Path) -> None:
     sizes = ("--clean-steps", "1", "--mixed-steps", "0", "--tasks", "0")
-    python("make.py", "--out", str(tmp_path), "--seed", "0", *sizes)
+    python("make.py", "--family", family, "--out", str(tmp_path), "--seed", "0", *sizes)
+    bundle = BUNDLED_MODELS[f"bundled/{family}"]
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
-        assert (tmp_path / name).read_bytes() == (BUNDLED / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (bundle / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_right_now_and_then(family: str) -> None:
+    folder, env = BUNDLED_MODELS[f"bundled/{family}"], ENVS[family]
+    said = python("measure.py", "--model", str(folder), "--env", env, "--tasks", "96")
+    low, high = REWARDS[family]
+    assert low < float(said.split()[3]) < high

@@ -12,7 +12,7 @@ import numpy as np
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.model import resolve_model
+from agentgym_rl.model import model_folder
 from agentgym_rl.run_dir import config_of
 from agentgym_rl.trajectory import FloatArray
 
@@ -70,7 +70,7 @@ def audit(
             open_recomputer,  # torch, which the mistakes above spare
         )
 
-        model_dir = resolve_model(config.model.path, revision=config.model.revision)
+        model_dir = model_folder(config)
         with open_recomputer(config, model_dir, run / "weights") as model:
             recompute = Recompute(tokens, reader, model, on_progress)
             evidence, control = _recompute_all(recompute, rule)

@@ -49,7 +49,8 @@ class EnvConfig(Section):
     """Registered id, or module:Class."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of `make`: the environment's own (`--env.options.level=2`), and those that
-    every environment has: max_turns, wrappers."""
+    every environment has: max_turns, wrappers, max_attempts, feedback, retry_discount and
+    success_reward (`EnvSpec` explains them)."""
 
 
 class AgentConfig(Section):
@@ -86,8 +87,9 @@ class ModelConfig(Section):
     """The policy that is trained."""
 
     path: str = "bundled"
-    """"bundled" (the tiny model of this package), a local folder, or a Hugging Face id; with
-    engine.type "openai", the model's name at that URL."""
+    """"bundled" (the tiny model of this package that was warmed up for the environment; or name
+    it: bundled/math, bundled/tools, bundled/frozenlake), a local folder, or a Hugging Face id;
+    with engine.type "openai", the model's name at that URL."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""
 
@@ -135,10 +137,17 @@ class RolloutConfig(Section):
     (`Env.step_timeout_s`, 10 s for most)."""
     max_retries: int = Field(default=2, ge=0)
     """Times an episode is played again after an infrastructure failure."""
+    shuffle: bool = True
+    """Tasks of a finite source come in another order each epoch, by `seed`; if not, always in the
+    source's own."""
+    max_input_tokens: int | None = Field(default=None, ge=1)
+    """Longest first prompt, messages and tools, in tokens; longer tasks are not played, but
+    dropped and counted as `too_long`."""
     should_accept: str = "all"
     """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
     max_rejected: int = Field(default=1000, ge=1)
-    """Groups `should_accept` may refuse in a row before the run stops with an error."""
+    """Groups in a row that `should_accept` may refuse, or that may be too long, before the run
+    stops with an error; and tasks in a row that may have weight 0."""
 
     @property
     def admitted_groups(self) -> int:

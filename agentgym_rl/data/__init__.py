@@ -4,11 +4,13 @@
     reader.py     what reads rows: of files.py, json_file.py and parquet_file.py; of the hub, hub.py
     fields.py     the fields of a row, checked; refusal.py, why a row is no task; extra.py, imports
     index.py      which tasks there are, and where; tasks.py, the tasks themselves: `row_tasks`
+    epochs.py     a finite source for ever, shuffled anew each time; loader.py, resumable iteration
 
 An environment says what a row asks (a `RowTask`); everything else is here. Nothing of a row is
 ever executed.
 """
 
+from .epochs import Epochs, without_end
 from .fields import (
     Row,
     check_text,
@@ -20,7 +22,8 @@ from .fields import (
 )
 from .files import files_of, open_file
 from .hub import hub_splits
-from .index import ChooseMaker, MakeTasks, RowIndex, RowTask, build_index
+from .index import ChooseMaker, MakeTasks, RowIndex, RowTask, build_index, weight_of
+from .loader import TaskLoader
 from .reader import Found, Place, Reader
 from .refusal import RowRefused
 from .rows import Rows
@@ -28,6 +31,7 @@ from .tasks import RowTasks, row_tasks
 
 __all__ = [
     "ChooseMaker",
+    "Epochs",
     "Found",
     "MakeTasks",
     "Place",
@@ -38,6 +42,7 @@ __all__ = [
     "RowTask",
     "RowTasks",
     "Rows",
+    "TaskLoader",
     "build_index",
     "check_text",
     "files_of",
@@ -49,4 +54,6 @@ __all__ = [
     "row_tasks",
     "shorten",
     "text_field",
+    "weight_of",
+    "without_end",
 ]

@@ -36,6 +36,8 @@ class RowTask(NamedTuple):
     """`Task.data`; JSON."""
     key: str = ""
     """What tells two tasks apart, of which the first counts; the question, if this is empty."""
+    weight: float | None = None
+    """Of the task; None: the row's own."""
 
 
 MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
@@ -95,7 +97,7 @@ class RowIndex:
             item = made[self._part[number]]
             if _digest(item.key or item.question) != self._digest[number]:
                 raise RowRefused("another task than when the rows were counted")
-            weight = _weight(row, self.weight_field)
+            weight = weight_of(row, self.weight_field) if item.weight is None else item.weight
         except (RowRefused, IndexError) as error:
             raise ConfigError(
                 f"{reader.name} has changed since, or what makes its rows tasks is no pure "
@@ -135,7 +137,8 @@ class RowIndex:
                 self.makers.append(choose(row, where))
             try:
                 made = _tasks_of(self.makers[which], row, where)
-                _weight(row, self.weight_field)
+                if any(item.weight is None for item in made):
+                    weight_of(row, self.weight_field)
                 self.num_left_out += not made
                 for part, item in enumerate(made):
                     held = seen.add(item, split, where, self.eval_fraction)
@@ -218,7 +221,12 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(spaced, digest_size=8).digest(), "big")
 
 
-def _weight(row: Row, name: str) -> float:
+def weight_of(row: Row, name: str) -> float:
+    """The number in the field `name`; 1 where there is none.
+
+    Raises:
+        RowRefused: it is no weight.
+    """
     value = row.get(name) if name else None
     if value is None:
         return 1.0

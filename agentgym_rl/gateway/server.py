@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from agentgym_rl.asgi import serving
 from agentgym_rl.config import GatewayConfig
@@ -83,6 +84,7 @@ class Gateway(SessionServer):
         model_name: str,
         max_model_len: int,
     ) -> None:
+        self._chat = chat
         sessions = SessionTable()
         app = GatewayApp(
             sampler,
@@ -93,3 +95,13 @@ class Gateway(SessionServer):
             max_model_len=max_model_len,
         )
         super().__init__(app, sessions, config=config)
+
+    def count_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Tokens of the prompt that a first request with `messages` and `tools` would make.
+
+        Raises:
+            ValueError: the chat template refuses these messages.
+        """
+        return len(self._chat.prompt(messages, tools or None))

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from .env_text import env_rewards, step_line
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN_EVERY_S = 2.0
 
@@ -82,6 +84,8 @@ class _Plain:
             f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
             f" {left}"
         )
+        if envs := step_line(metrics, width=60):
+            self._say(f"{'':>10}{envs}")
 
     def close(self) -> None: ...
 
@@ -127,6 +131,8 @@ class _Rich:
         table.add_row("now", self._phase)
         if self._rewards:
             table.add_row("reward", f"{sparkline(self._rewards[-60:])} {self._rewards[-1]:.2f}")
+            for env_id, reward in env_rewards(self._metrics).items():
+                table.add_row("", f"{reward:.2f}  {env_id}")
             for name, label, form in _SHOWN:
                 if name in self._metrics:
                     table.add_row(label, form.format(self._metrics[name]))

@@ -85,7 +85,7 @@ class Stepper:
         return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
 
     def _advantages(self, shard: BatchShard) -> Tensor:
-        """[E], of the whole batch."""
+        """[E], of the whole batch, times the weights of the episodes' tasks."""
         advantages = episode_advantages(
             shard.rewards,
             shard.group_ids,
@@ -93,7 +93,9 @@ class Stepper:
             scale=self._algo.scale,
         )
         if self._algo.shuffle_advantages:
-            return shuffled(advantages, seed=self._seed, step=shard.step)
+            advantages = shuffled(advantages, seed=self._seed, step=shard.step)
+        if shard.weights:
+            advantages = advantages * torch.tensor(shard.weights, dtype=advantages.dtype)
         return advantages
 
     @torch.no_grad()

@@ -43,6 +43,8 @@ class Zygote:
         path = [os.path.abspath(entry) for entry in sys.path]
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         threads = dict.fromkeys(_ONE_THREAD, "1")
+        # The same call gives the same answer in any process, where a set is gone through, too.
+        order = {"PYTHONHASHSEED": "0"}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         with theirs:
             # From this very thread, and not in another one: the zygote dies with it.
@@ -50,7 +52,7 @@ class Zygote:
                 [sys.executable, "-P", "-m", "agentgym_rl.verifier.inside.zygote",
                  str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-                env=kept | threads | {"PYTHONPATH": os.pathsep.join(path)},
+                env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )  # fmt: skip

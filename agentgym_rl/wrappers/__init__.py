@@ -3,18 +3,20 @@
     make("math-v0")  =  OrderEnforcing( TurnLimit( …yours… ( Timeout( PassiveChecker( MathEnv )))))
 
 `make` puts the four around everything; `wrappers=` of `make` (`[[env.wrappers]]` in a
-configuration) goes between. Each is a file here.
+configuration) goes between, around Attempts where `max_attempts` is above 1. Each is a file here.
 """
 
+from .attempts import Attempts
 from .order import OrderEnforcing
 from .passive import PassiveChecker
 from .record import Record
 from .rewards import TransformReward
-from .timeout import StepTimeout, Timeout
+from .timeout import StepTimeout, Timeout, within
 from .turn_limit import TurnLimit
 from .wrapper import Wrapper
 
 __all__ = [
+    "Attempts",
     "OrderEnforcing",
     "PassiveChecker",
     "Record",
@@ -23,4 +25,5 @@ __all__ = [
     "TransformReward",
     "TurnLimit",
     "Wrapper",
+    "within",
 ]

@@ -33,21 +33,26 @@ class Timeout(Wrapper):
     def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._timeout_s
 
+    # Most steps never wait for anything: a clock is set only for those that do.
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        return await self._within("env.reset", self.env.reset(seed=seed, options=options))
-
-    async def step(self, action: Message) -> Step:
-        return await self._within("env.step", self.env.step(action))
-
-    async def _within(self, what: str, call: Awaitable[T]) -> T:
-        """Most steps never wait for anything: a clock is set only for those that do."""
-        work = call.__await__()
+        work = self.env.reset(seed=seed, options=options).__await__()
         try:
             first = next(work)
         except StopIteration as done:
             return done.value
+        return await self._rest("env.reset", work, first)
+
+    async def step(self, action: Message) -> Step:
+        work = self.env.step(action).__await__()
+        try:
+            first = next(work)
+        except StopIteration as done:
+            return done.value
+        return await self._rest("env.step", work, first)
+
+    async def _rest(self, what: str, work: Generator[Any, Any, T], first: Any) -> T:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
@@ -59,6 +64,17 @@ class Timeout(Wrapper):
                 f"{what} took more than {self._timeout_s:g} s (rollout.tool_timeout_s, or "
                 "step_timeout_s of the environment)"
             ) from error
+
+
+async def within(timeout_s: float, call: Awaitable[T]) -> T:
+    """What `call` gives; raises TimeoutError where it takes longer. Few have to wait at all."""
+    work = call.__await__()
+    try:
+        first = next(work)
+    except StopIteration as done:
+        return done.value
+    async with asyncio.timeout(timeout_s):
+        return await _Rest(work, first)
 
 
 class _Rest:

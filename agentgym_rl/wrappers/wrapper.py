@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from agentgym_rl.env import Env, Message, Step, ToolSpec
 
 
@@ -25,6 +27,14 @@ class Wrapper(Env):
         return self.env.tools
 
     @property
+    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.spec
+
+    @spec.setter
+    def spec(self, spec: BaseModel | None) -> None:
+        self.env.spec = spec
+
+    @property
     def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.max_turns
 
@@ -35,6 +45,10 @@ class Wrapper(Env):
     @property
     def needs_sandboxes(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.needs_sandboxes
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.env.reward_range
 
     @property
     def uses_verifier(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

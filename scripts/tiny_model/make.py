@@ -1,6 +1,6 @@
-"""Make the bundled tiny model from nothing: tokenizer, warm-up, model folder.
+"""Make a bundled tiny model from nothing: tokenizer, warm-up, model folder.
 
-    python scripts/tiny_model/make.py --out DIR --seed 0
+    python scripts/tiny_model/make.py --family math --out DIR --seed 0
 
 Takes a few minutes on one CPU core. The same seed on the same machine and library versions
 gives the same bytes.
@@ -9,6 +9,7 @@ gives the same bytes.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -17,29 +18,33 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from families import FAMILIES
+from family import Family, WarmUp
 from measure import measure_folder
 from network import new_network, save_bundle
 from tokenizer import build_tokenizer
-from warmup import WarmUp, warm_up
+from warmup import warm_up
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", choices=FAMILIES, default="math")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--clean-steps", type=int, default=WarmUp().clean_steps)
-    parser.add_argument("--mixed-steps", type=int, default=WarmUp().mixed_steps)
+    parser.add_argument("--clean-steps", type=int)
+    parser.add_argument("--mixed-steps", type=int)
     parser.add_argument(
         "--tasks", type=int, default=1024, help="held-out tasks to measure; 0: none"
     )
     options = parser.parse_args()
+    family = FAMILIES[options.family]
+    plan = _plan(family, options.clean_steps, options.mixed_steps)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    tokenizer = build_tokenizer(seed=options.seed)
-    network = new_network(tokenizer, seed=options.seed)
+    tokenizer = build_tokenizer(family, seed=options.seed)
+    network = new_network(tokenizer, family.size, seed=options.seed)
     parameters = sum(p.numel() for p in network.parameters())
     print(f"tokenizer: {len(tokenizer)} tokens; network: {parameters:,} parameters", flush=True)
-    plan = WarmUp(clean_steps=options.clean_steps, mixed_steps=options.mixed_steps)
     began = time.monotonic()
 
     def report(step: int, loss: float) -> None:
@@ -48,13 +53,23 @@ def main() -> None:
             took = time.monotonic() - began
             print(f"step {step}/{total}  loss {loss:.4f}  {took:.0f} s", flush=True)
 
-    warm_up(network, tokenizer, plan, seed=options.seed, report=report)
+    warm_up(network, tokenizer, family, plan, seed=options.seed, report=report)
     save_bundle(network, tokenizer, options.out)
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"wrote {options.out} ({size:,} bytes)", flush=True)
     if options.tasks:
-        for line in measure_folder(options.out, num_tasks=options.tasks):
+        for line in measure_folder(options.out, family.env, num_tasks=options.tasks):
             print(line, flush=True)
+
+
+def _plan(family: Family, clean_steps: int | None, mixed_steps: int | None) -> WarmUp:
+    """The family's own, or with the lengths that were asked for."""
+    plan = family.plan
+    if clean_steps is not None:
+        plan = dataclasses.replace(plan, clean_steps=clean_steps)
+    if mixed_steps is not None:
+        plan = dataclasses.replace(plan, mixed_steps=mixed_steps)
+    return plan
 
 
 if __name__ == "__main__":

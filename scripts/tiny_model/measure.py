@@ -1,6 +1,6 @@
-"""How good a model folder is at `math` level 1: reward and format on held-out tasks.
+"""How good a model folder is at an environment: reward and format on held-out tasks.
 
-python scripts/tiny_model/measure.py --model DIR --tasks 1024
+python scripts/tiny_model/measure.py --model DIR --env math --tasks 1024
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arl_envs.math.env import MathEnv
-from tokenizer import PAD, TURN_END, render, token_id
+from family import PAD, TURN_END
+from tokenizer import render, token_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from agentgym_rl.env import Message
+from agentgym_rl import registry
+from agentgym_rl.env import Env, Message
 from agentgym_rl.task import Task
 
 MAX_NEW_TOKENS = 48
+CONTEXT = 512
+"""As `arl train` has it by default; a conversation that outgrows it is over."""
 _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 
 
@@ -30,7 +33,7 @@ _CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 class Episode:
     """One play: the exact tokens so far, and how it ended."""
 
-    env: MathEnv
+    env: Env
     messages: list[Message]
     ids: list[int]
     reward: float = 0.0
@@ -44,44 +47,45 @@ class Score:
 
     reward: float
     well_formed: float
-    """Share that ended with a boxed number in its own turn, right or wrong."""
+    """Share whose last turn was closed and legible to the environment, right or wrong."""
+    turns: float
     tool_calls: float
 
 
 def measure(
     network: Any,
     tokenizer: PreTrainedTokenizerFast,
+    env: str,
     *,
     num_tasks: int,
     temperature: float,
     seed: int = 0,
     batch_size: int = 256,
 ) -> Score:
-    """Play `num_tasks` held-out tasks of level 1; temperature 0 is greedy.
+    """Play `num_tasks` held-out tasks of `env`; temperature 0 is greedy.
 
     Deterministic by `seed`, which picks both the tasks and the sampled tokens.
     """
     torch.manual_seed(seed)
-    tasks = MathEnv.task_source("eval", seed=seed)
-    totals = [0.0, 0.0, 0.0]
+    spec = registry.spec(env)
+    tasks = spec.task_source("eval", seed=seed)
+    totals = [0.0, 0.0, 0, 0]
     for start in range(0, num_tasks, batch_size):
         batch = [tasks[i] for i in range(start, min(start + batch_size, num_tasks))]
-        episodes = [_begin(tokenizer, task) for task in batch]
-        calls = 0
+        episodes = [_begin(tokenizer, spec.make(), task) for task in batch]
         while live := [e for e in episodes if not e.is_over]:
             replies = _sample(network, tokenizer, [e.ids for e in live], temperature)
+            totals[2] += len(live)
             for episode, reply in zip(live, replies, strict=True):
-                calls += _advance(tokenizer, episode, reply)
+                totals[3] += _advance(tokenizer, episode, reply)
         totals[0] += sum(e.reward for e in episodes)
         totals[1] += sum(e.is_well_formed for e in episodes)
-        totals[2] += calls
     return Score(*(total / num_tasks for total in totals))
 
 
-def _begin(tokenizer: PreTrainedTokenizerFast, task: Task) -> Episode:
-    env = MathEnv()
-    messages, _ = asyncio.run(env.reset(options={"task": task}))
-    text = render(tokenizer, messages, generate=True)
+def _begin(tokenizer: PreTrainedTokenizerFast, env: Env, task: Task) -> Episode:
+    messages, _ = asyncio.run(env.reset(seed=task.seed, options={"task": task}))
+    text = render(tokenizer, messages, env.tools, generate=True)
     return Episode(env, list(messages), tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -96,13 +100,16 @@ def _advance(tokenizer: PreTrainedTokenizerFast, episode: Episode, reply: list[i
     action = _parsed(said)
     step = asyncio.run(episode.env.step(action))
     episode.reward += step.reward
+    illegible = step.info.get("invalid_action") or step.info.get("verifier") == "unparseable"
     episode.is_over = step.terminated or step.truncated
-    episode.is_well_formed = ended and step.info.get("verifier") in ("ok", "wrong")
-    before = render(tokenizer, episode.messages, generate=True) + said
+    episode.is_well_formed = ended and not illegible
+    tools = episode.env.tools
+    before = render(tokenizer, episode.messages, tools, generate=True) + said
     episode.messages += [{"role": "assistant", "content": said}, *step.observation]
-    suffix = render(tokenizer, episode.messages, generate=True)[len(before) :]
+    suffix = render(tokenizer, episode.messages, tools, generate=True)[len(before) :]
     suffix = suffix.removeprefix(TURN_END) if ended else suffix
     episode.ids += reply + tokenizer.encode(suffix, add_special_tokens=False)
+    episode.is_over |= len(episode.ids) >= CONTEXT
     return len(action.get("tool_calls", ()))
 
 
@@ -135,26 +142,31 @@ def _sample(
     return [reply[: reply.index(end) + 1] if end in reply else reply for reply in replies]
 
 
-def measure_folder(folder: Path, *, num_tasks: int, seed: int = 0) -> Iterator[str]:
+def measure_folder(folder: Path, env: str, *, num_tasks: int, seed: int = 0) -> Iterator[str]:
     """A line of figures, sampled and greedy, for a model folder; computes in float32."""
     network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for name, temperature in (("sampled T=1", 1.0), ("greedy", 0.0)):
-        score = measure(network, tokenizer, num_tasks=num_tasks, temperature=temperature, seed=seed)
+        score = measure(
+            network, tokenizer, env, num_tasks=num_tasks, temperature=temperature, seed=seed
+        )
         yield (
             f"{name:<12} reward {score.reward:.3f}  format {score.well_formed:.3f}  "
-            f"tool calls {score.tool_calls:.2f}  (n={num_tasks})"
+            f"turns {score.turns:.1f}  tool calls {score.tool_calls:.2f}  (n={num_tasks})"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--env", default="math", metavar="ID")
     parser.add_argument("--tasks", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for line in measure_folder(options.model, num_tasks=options.tasks, seed=options.seed):
+    for line in measure_folder(
+        options.model, options.env, num_tasks=options.tasks, seed=options.seed
+    ):
         print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The network: a plain Qwen3 architecture at 0.87 million parameters."""
+"""The networks: plain Qwen3 architectures of less than a million parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 from pathlib import Path
 
 import torch
-from tokenizer import CONTEXT_LENGTH, PAD, TURN_END, save_tokenizer, token_id
+from family import PAD, TURN_END, Size
+from tokenizer import CONTEXT_LENGTH, save_tokenizer, token_id
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
@@ -15,17 +16,17 @@ from transformers import (
 )
 
 
-def new_network(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCausalLM:
+def new_network(tokenizer: PreTrainedTokenizerFast, size: Size, *, seed: int) -> Qwen3ForCausalLM:
     """A randomly initialised network for `tokenizer`, in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.key_value_heads,
         head_dim=32,
-        intermediate_size=384,
+        intermediate_size=size.feed_forward,
         max_position_embeddings=CONTEXT_LENGTH,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},

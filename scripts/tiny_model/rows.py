@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from arl_envs.math.levels import LEVELS
-from arl_envs.splits import split_of
-from habits import CLEAN, demonstration, usual_habits
+from family import Family, Stage
 from tokenizer import render
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from agentgym_rl.env import Message
+from agentgym_rl.env import Message, ToolSpec
+
+OPENING = "<|im_start|>assistant\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,13 @@ class Row:
     loss_mask: list[bool]
 
 
-def row_of(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]) -> Row:
+def row_of(
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[ToolSpec]
+) -> Row:
     """The row of a conversation that ends with an assistant message."""
     ids: list[int] = []
     mask: list[bool] = []
-    for text, is_sampled in segments(tokenizer, messages):
+    for text, is_sampled in segments(tokenizer, messages, tools):
         piece = tokenizer.encode(text, add_special_tokens=False)
         ids += piece
         mask += [is_sampled] * len(piece)
@@ -43,32 +45,32 @@ def row_of(tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]) -> R
 
 
 def segments(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message]
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], tools: Sequence[ToolSpec]
 ) -> Iterator[tuple[str, bool]]:
     """The pieces of a conversation that are encoded separately: (text, was it sampled).
 
-    Relies on the template's prefix property: rendering fewer messages renders a prefix.
+    Relies on the template's prefix property, and on turns that read the same wherever they are.
     """
+    whole = render(tokenizer, messages, tools, generate=False)
     done = 0
-    for i, message in enumerate(messages):
+    for message in messages:
         if message["role"] == "assistant":
-            prompt = render(tokenizer, messages[:i], generate=True)
-            turn = render(tokenizer, messages[: i + 1], generate=False).rstrip("\n")
-            yield prompt[done:], False
-            yield turn[len(prompt) :], True
-            done = len(turn)
+            turn = render(tokenizer, [message], (), generate=False).rstrip("\n")
+            start = whole.index(turn, done)
+            said = start + len(OPENING)
+            yield whole[done:said], False
+            done = start + len(turn)
+            yield whole[said:done], True
 
 
 def demonstrated_rows(
-    tokenizer: PreTrainedTokenizerFast, *, seed: int, clean: bool
+    family: Family, tokenizer: PreTrainedTokenizerFast, *, seed: int, clean: bool
 ) -> Iterator[Row]:
-    """Endless rows of training-split problems, all right (`clean`) or with the usual habits."""
+    """Endless rows of training tasks, all right (`clean`) or with the usual habits."""
     rng = random.Random(f"rows/{seed}/{clean}")
     while True:
-        problem = LEVELS[1].generate(rng)
-        if split_of(problem.question) == "train":
-            habits = CLEAN if clean else usual_habits(problem)
-            yield row_of(tokenizer, demonstration(rng, problem, habits))
+        messages = family.demonstrate(rng, Stage.CLEAN if clean else Stage.MIXED)
+        yield row_of(tokenizer, messages, family.tools)
 
 
 def collate(rows: list[Row], *, pad: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""The tokenizer: a byte-level BPE of 640 tokens that packs the boilerplate into a few of them.
+"""The tokenizers: byte-level BPEs of at most 640 tokens that pack the boilerplate into a few.
 
-Only digits and newlines are split off before merging, so merges run across words: the system
-prompt with its tool schema becomes a handful of tokens, and every digit stays one of its own
-(which copying numbers needs). Any text still encodes, byte by byte if need be.
+Little is split off before merging (digits and newlines, where numbers must be copied; nothing
+else), so merges run across words: the system prompt with its tool schema becomes a handful of
+tokens. Any text still encodes, byte by byte if need be.
 """
 
 from __future__ import annotations
@@ -13,33 +13,28 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from arl_envs.math.levels import LEVELS
-from habits import EVEN, demonstration
+from family import PAD, TURN_END, Family, Stage, Vocabulary
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agentgym_rl.env import Message
+from agentgym_rl.env import Message, ToolSpec
 
-VOCAB_SIZE = 640
-PAD, TURN_END = "<|endoftext|>", "<|im_end|>"
-CONTROL = (PAD, "<|im_start|>", TURN_END)
-TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-"""Tokens of their own, but text: a decoder that skips special tokens keeps them."""
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CONTEXT_LENGTH = 1024
 
 
-def build_tokenizer(*, seed: int, num_texts: int = 4000) -> PreTrainedTokenizerFast:
-    """The tokenizer, trained on `num_texts` demonstrations; deterministic by seed."""
-    bare = _untrained()
+def build_tokenizer(family: Family, *, seed: int, num_texts: int = 4000) -> PreTrainedTokenizerFast:
+    """The family's tokenizer, trained on `num_texts` demonstrations; deterministic by seed."""
+    vocabulary = family.vocabulary
+    bare = _untrained(vocabulary)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=[*CONTROL, *TAGS],
+        vocab_size=vocabulary.max_size,
+        special_tokens=[*vocabulary.control, *vocabulary.tags],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bare.train_from_iterator(_texts(seed, num_texts), trainer)
-    return _finished(bare)
+    bare.train_from_iterator(_texts(family, seed, num_texts), trainer)
+    return _finished(bare, vocabulary)
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -52,12 +47,16 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def render(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], *, generate: bool
+    tokenizer: PreTrainedTokenizerFast,
+    messages: Sequence[Message],
+    tools: Sequence[ToolSpec],
+    *,
+    generate: bool,
 ) -> str:
-    """The text of a level-1 conversation; with `generate`, open for the next assistant turn."""
+    """The text of a conversation; with `generate`, open for the next assistant turn."""
     text = tokenizer.apply_chat_template(
         [dict(message) for message in messages],
-        tools=[LEVELS[1].calculator.tool],
+        tools=[dict(tool) for tool in tools] or None,
         tokenize=False,
         add_generation_prompt=generate,
     )
@@ -72,12 +71,11 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
     return found
 
 
-def _untrained() -> Tokenizer:
+def _untrained(vocabulary: Vocabulary) -> Tokenizer:
     bare = Tokenizer(models.BPE())
     bare.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex("[0-9]"), "isolated"),
-            pre_tokenizers.Split(Regex("\n"), "isolated"),
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in vocabulary.splits),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -85,23 +83,24 @@ def _untrained() -> Tokenizer:
     return bare
 
 
-def _texts(seed: int, count: int) -> list[str]:
+def _texts(family: Family, seed: int, count: int) -> list[str]:
     """Rendered demonstrations, cut at control tokens and tags: no merge may cross one."""
-    renderer = _finished(_untrained())
-    level, rng = LEVELS[1], random.Random(f"tokenizer/{seed}")
-    borders = re.compile("|".join(map(re.escape, CONTROL + TAGS)))
+    vocabulary = family.vocabulary
+    renderer = _finished(_untrained(vocabulary), vocabulary)
+    rng = random.Random(f"tokenizer/{seed}")
+    borders = re.compile("|".join(map(re.escape, vocabulary.control + vocabulary.tags)))
     texts: list[str] = []
     for _ in range(count):
-        messages = demonstration(rng, level.generate(rng), EVEN)
-        text = render(renderer, messages, generate=False)
+        messages = family.demonstrate(rng, Stage.EVEN)
+        text = render(renderer, messages, family.tools, generate=False)
         texts += [piece for piece in borders.split(text) if piece]
     return texts
 
 
-def _finished(bare: Tokenizer) -> PreTrainedTokenizerFast:
+def _finished(bare: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     spec = json.loads(bare.to_str())
     for token in spec["added_tokens"]:
-        token["special"] = token["content"] in CONTROL
+        token["special"] = token["content"] in vocabulary.control
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
         eos_token=TURN_END,

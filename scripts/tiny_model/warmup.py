@@ -9,36 +9,19 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
+from family import PAD, Family, WarmUp
 from rows import Row, collate, demonstrated_rows
-from tokenizer import PAD, token_id
+from tokenizer import token_id
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
-
-
-@dataclass(frozen=True, slots=True)
-class WarmUp:
-    """Lengths and rates of the warm-up."""
-
-    clean_steps: int = 450
-    mixed_steps: int = 400
-    rows_per_step: int = 32
-    tokens_per_row: int = 24
-    """Trained tokens of a nominal row; losses are sums over tokens divided by its multiple.
-    A mean over each batch would favor short rows, that is guesses, over tool calls."""
-    learning_rate: float = 2e-3
-    """Of AdamW; Muon's is ten times this."""
-    rise_steps: int = 50
-    """Linear warm-up of the learning rate."""
-    floor: float = 0.05
-    """Final learning rate as a fraction of the first."""
 
 
 def warm_up(
     network: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
+    family: Family,
     plan: WarmUp,
     *,
     seed: int,
@@ -52,7 +35,7 @@ def warm_up(
     ]
     network.train()
     pad = token_id(tokenizer, PAD)
-    for step, rows in enumerate(_batches(tokenizer, plan, seed=seed), start=1):
+    for step, rows in enumerate(_batches(family, tokenizer, plan, seed=seed), start=1):
         ids, mask = collate(rows, pad=pad)
         hidden = network.model(input_ids=ids, use_cache=False).last_hidden_state
         logits = network.lm_head(hidden[:, :-1][mask[:, 1:]])
@@ -84,9 +67,11 @@ def _rate(plan: WarmUp, step: int) -> float:
     return min(1.0, (step + 1) / plan.rise_steps) * max(plan.floor, 1 - step / total)
 
 
-def _batches(tokenizer: PreTrainedTokenizerFast, plan: WarmUp, *, seed: int) -> Iterator[list[Row]]:
+def _batches(
+    family: Family, tokenizer: PreTrainedTokenizerFast, plan: WarmUp, *, seed: int
+) -> Iterator[list[Row]]:
     for clean, steps in ((True, plan.clean_steps), (False, plan.mixed_steps)):
-        rows = demonstrated_rows(tokenizer, seed=seed, clean=clean)
+        rows = demonstrated_rows(family, tokenizer, seed=seed, clean=clean)
         yield from itertools.islice(_alike(rows, plan.rows_per_step, seed=seed), steps)
 
 

@@ -59,6 +59,19 @@ def test_eta_zero_is_on_policy_to_rounding(start, temperature):
     assert max(step["mismatch/max_abs"] for step in run.metrics()) <= 1e-4
 
 
+def test_several_environments_train_in_one_run(start):
+    twins = '[{id="math", name="short", weight=3}, {id="math", name="long", options={level=2}}]'
+    run = start("--env=arl_envs.mix:SPEC", f"--env.options.envs={twins}", "--eval.temperature=0")
+    result = run.result()
+    assert set(result["envs"]) == {"short", "long"}
+    for step in run.metrics():
+        shares = [n for n in ("short", "long") if f"env/{n}/episodes" in step]
+        total = sum(step[f"env/{n}/episodes"] * step[f"env/{n}/reward/mean"] for n in shares)
+        assert total / 16 == pytest.approx(step["reward/mean"])
+    before = [envs["before"] for envs in result["envs"].values()]
+    assert min(before) <= result["eval_before"] <= max(before)
+
+
 def test_two_trainer_ranks_train_one_run(start):
     run = start("--trainer.num_ranks=2", "--eval.num_tasks=0", "--steps=3")
     assert run.result()["steps"] == 3

@@ -96,3 +96,23 @@ def test_an_environment_cannot_overwrite_our_metrics(group, name):
 def measured(group: Group, metrics: dict[str, float]) -> Group:
     """The same group, its environment having reported `metrics`."""
     return replace(group, members=[replace(member, metrics=metrics) for member in group.members])
+
+
+def played(group: Group, env_id: str) -> Group:
+    """The same group, played by `env_id`."""
+    return replace(group, members=[replace(member, env_id=env_id) for member in group.members])
+
+
+def test_every_environment_of_a_batch_has_its_own_numbers(group):
+    won = played(measured(group("a", [0], reward=2.0), {"moves": 3.0}), "chess")
+    lost = played(measured(group("b", [0], size=4), {"moves": 7.0}), "hub/go:9x9")
+    found = batch_metrics([won, lost], 0, {})
+    assert (found["env/chess/reward/mean"], found["env/hub/go:9x9/reward/mean"]) == (1.0, 0.5)
+    assert (found["env/chess/episodes"], found["env/hub/go:9x9/episodes"]) == (2, 4)
+    assert (found["env/chess/episode/moves"], found["episode/moves"]) == (3.0, 34 / 6)
+
+
+def test_one_environment_has_the_numbers_of_the_batch(group):
+    found = batch_metrics([played(group("a", [0]), "chess")], 0, {})
+    for name in ("reward/mean", "reward/std", "episode/turns", "episode/tokens"):
+        assert found[f"env/chess/{name}"] == found[name]

@@ -146,6 +146,7 @@ def test_cut_replies_are_counted():
     [
         ({"model.path": "bundled"}, "pass --model NAME"),
         ({"model.revision": "main"}, "model.revision 'main' means nothing"),
+        ({"rollout.max_input_tokens": 9}, "rollout.max_input_tokens 9 cannot be kept"),
         ({"gateway.tool_parser": "none"}, "gateway.tool_parser 'none' means nothing"),
         ({"env.id": "mth"}, "arl list"),
     ],

@@ -34,6 +34,21 @@ async def live_through(path, group) -> EpisodeLog:
     return log
 
 
+def test_a_log_of_before_tasks_had_weights_goes_on(tmp_path, group):
+    path = tmp_path / "episodes.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "CREATE TABLE tasks (task_id TEXT PRIMARY KEY, task_index INTEGER NOT NULL, "
+            "seed INTEGER NOT NULL, split TEXT NOT NULL, data TEXT NOT NULL)"
+        )
+        db.execute("INSERT INTO tasks VALUES ('old', 0, 1, 'train', '{}')")
+        db.commit()
+    with closing(EpisodeLog(path)) as log:
+        asyncio.run(log.add_group(Task("new", 2, weight=0.5), 1, group("a", [0])))
+    with closing(sqlite3.connect(path)) as db:
+        assert dict(db.execute("SELECT task_id, weight FROM tasks")) == {"old": 1.0, "new": 0.5}
+
+
 def test_a_groups_life(tmp_path, group):
     path = tmp_path / "episodes.db"
 

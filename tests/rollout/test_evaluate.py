@@ -10,9 +10,9 @@ from arl_agents.single_turn import SingleTurn
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import EvalConfig, GatewayConfig
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.episode import Deadlines, Player
+from agentgym_rl.episode import Deadlines, InputLimit, Player
 from agentgym_rl.errors import ConfigError, InfraError, TooManyErrors
-from agentgym_rl.evaluate import EvalResult, evaluate
+from agentgym_rl.evaluate import EnvResult, EvalResult, evaluate
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
@@ -40,7 +40,8 @@ class Graded(Env):
 
     async def reset(self, *, seed=None, options=None):
         self.number = options["task"].seed
-        return [{"role": "user", "content": f"number {self.number}"}], {}
+        info = {"env_id": "odd"} if self.number % 2 else {}
+        return [{"role": "user", "content": f"number {self.number}"}], info
 
     async def step(self, action):
         return Step([], float(self.number), True, False, {"metrics": {"tool_calls": 2}})
@@ -92,6 +93,7 @@ async def evaluated(
     failures: int = 0,
     seed: int = 1,
     max_retries: int = 1,
+    longest: int = 0,
     **settings,
 ) -> Evaluated:
     """Evaluate; the engine fails on its first `failures` requests."""
@@ -103,7 +105,16 @@ async def evaluated(
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
-        player = Player(Graded, agent, gateway, clients, "m", Deadlines(5, 5))
+        player = Player(
+            Graded,
+            agent,
+            gateway,
+            clients,
+            "m",
+            Deadlines(5, 5),
+            env_id="graded",
+            input_limit=InputLimit(longest, gateway.count_prompt) if longest else None,
+        )
         async with asyncio.timeout(20):
             result = await evaluate(
                 player,
@@ -124,6 +135,20 @@ def test_every_task_is_played_once_and_averaged(play):
     assert (result.turns, result.versions) == (1.0, (7,))
     assert result.outcomes == {"completed": 10}
     assert len({entry.session_id for entry in found.engine.journal}) == 10
+
+
+def test_what_is_too_long_is_counted_and_no_failure(play, chat):
+    longest = len(chat.prompt([{"role": "user", "content": "number 4"}], None))
+    result = play(longest=longest, num_tasks=30).result  # from 10 on, numbers have a digit more
+    assert result.outcomes == {"completed": 10, "too_long": 20}
+    assert (result.reward, result.num_tasks) == (4.5, 10)
+    with pytest.raises(ConfigError, match=r"no evaluation task was played: .*max_input_tokens 3"):
+        play(longest=3)
+
+
+def test_every_environment_has_its_own_mean(play):
+    result = play(agent=lambda: Picky(2)).result
+    assert result.envs == {"graded": EnvResult(5.0, 4), "odd": EnvResult(6.0, 4)}
 
 
 def test_progress_counts_to_the_end(play):

@@ -16,7 +16,7 @@ from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, GatewayConfig, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.episode import Deadlines, Player
+from agentgym_rl.episode import Deadlines, InputLimit, Player
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.errors import ConfigError, TooManyErrors
 from agentgym_rl.gateway.chat import ChatFormat
@@ -34,13 +34,13 @@ ENDS_WITHIN_S = 20.0
 
 
 class Numbered(TaskSource):
-    """Task i has seed i; finite when given a length."""
+    """Task i has seed i and the weight `weigh(i)`; finite when given a length."""
 
-    def __init__(self, length: int | None = None) -> None:
-        self._length = length
+    def __init__(self, length: int | None = None, weigh=lambda number: 1.0) -> None:
+        self._length, self._weigh = length, weigh
 
     def __getitem__(self, index: int) -> Task:
-        return Task(f"t{index}", index)
+        return Task(f"t{index}", index, weight=self._weigh(index))
 
     def __len__(self) -> int:
         return super().__len__() if self._length is None else self._length
@@ -95,6 +95,7 @@ class Played:
     rollout: Rollout
     buffer: Watched
     engine: ScriptedEngine
+    metrics: list[dict[str, float]]
     groups: dict[str, tuple[str, str, int | None]]
     """(status, cause, step) of every group in the log."""
 
@@ -157,6 +158,7 @@ async def played(
     trouble: dict[int, list[Say]] | None = None,
     steps: int = STEPS,
     num_tasks: int | None = None,
+    weigh=lambda number: 1.0,
     **settings,
 ) -> Played:
     config = Config(
@@ -181,11 +183,15 @@ async def played(
         )
         url = await stack.enter_async_context(gateway.serve())
         clients = await stack.enter_async_context(AgentClients(url))
-        player = Player(lambda: env(buffer), agent, gateway, clients, "m", Deadlines(5, 5))
+        longest = config.rollout.max_input_tokens
+        limit = InputLimit(longest, gateway.count_prompt) if longest else None
+        player = Player(
+            lambda: env(buffer), agent, gateway, clients, "m", Deadlines(5, 5), input_limit=limit
+        )
         rollout = Rollout(
             config,
             player=player,
-            tasks=Numbered(num_tasks),
+            tasks=Numbered(num_tasks, weigh),
             buffer=buffer,
             episodes=episodes,
             controller=controller,
@@ -194,7 +200,8 @@ async def played(
             playing = tasks.create_task(rollout.run())
             shards = await train(controller, engine, steps)
             playing.cancel()
-    return Played(shards, rollout, buffer, engine, logged_groups(tmp_path))
+    history = [dict(step) for step in controller.history]
+    return Played(shards, rollout, buffer, engine, history, logged_groups(tmp_path))
 
 
 def logged_groups(tmp_path) -> dict[str, tuple[str, str, int | None]]:
@@ -280,9 +287,78 @@ def test_groups_are_whole_in_their_batch(play):
         assert len(set(shard.group_ids)) == B
 
 
-def test_a_finite_source_starts_over(play):
-    found = play(num_tasks=3, steps=3)
-    assert len(found.trained) == 3 * B
+def tasks_in_order(tmp_path) -> list[str]:
+    """Of the groups in the log, in the order in which they were admitted."""
+    with closing(sqlite3.connect(tmp_path / "episodes.db")) as db:
+        rows = db.execute("SELECT group_id, task_id FROM groups").fetchall()
+    return [task for _, task in sorted(rows, key=lambda row: int(row[0][1:]))]
+
+
+def test_a_finite_source_starts_over_in_another_order(play, tmp_path):
+    found = play(num_tasks=3, steps=6)
+    assert len(found.trained) == 6 * B
+    order = tasks_in_order(tmp_path)
+    epochs = [order[i : i + 3] for i in range(0, 12, 3)]
+    assert all(sorted(epoch) == ["t0", "t1", "t2"] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+    assert found.metrics[-1]["rollout/epochs"] >= 3
+
+
+def test_without_shuffling_a_finite_source_keeps_its_order(play, tmp_path):
+    play(num_tasks=3, steps=3, shuffle=False)
+    assert tasks_in_order(tmp_path)[:6] == ["t0", "t1", "t2"] * 2
+
+
+# ---------------------------------------------------------------- weights
+def test_tasks_of_weight_zero_are_never_played_and_the_others_weights_are_kept(play, tmp_path):
+    found = play(weigh=lambda number: number % 3 / 2, steps=4)
+    assert not any(number % 3 == 0 for number in (int(t[1:]) for t in tasks_in_order(tmp_path)))
+    assert found.metrics[-1]["rollout/weight_0"] >= 4
+    for shard in found.shards:
+        expected = [int(name[1:]) % 3 / 2 for name in shard.group_ids]
+        assert shard.weights == expected
+    with closing(sqlite3.connect(tmp_path / "episodes.db")) as db:
+        logged = dict(db.execute("SELECT task_id, weight FROM tasks"))
+    assert logged["t1"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_tasks": 5}, "5 tasks in a row have weight 0, which is all there are"),
+        ({"max_rejected": 9}, r"9 tasks in a row have weight 0 \(rollout.max_rejected\)"),
+    ],
+)
+def test_tasks_that_all_have_weight_zero_end_the_run(play, settings, said):
+    with pytest.raises(ConfigError, match=said):
+        play(weigh=lambda number: 0.0, **settings)
+
+
+# ---------------------------------------------------------------- too long
+class Wordy(Asked):
+    """Every third task is long."""
+
+    async def reset(self, *, seed=None, options=None):
+        messages, info = await super().reset(seed=seed, options=options)
+        more = {"role": "system", "content": "word " * (200 if self.number % 3 == 0 else 1)}
+        return [more, *messages], info
+
+
+def test_tasks_that_are_too_long_are_dropped_unplayed(play):
+    found = play(env=Wordy, max_input_tokens=100)
+    assert set(found.rollout.outcomes) == {"completed", "too_long"}
+    long = {name for name, group in found.groups.items() if group[1] == "too_long"}
+    assert {"g0", "g3", "g6"} <= long  # a third of all, which is more than may fail
+    assert all(int(name[1:]) % 3 == 0 for name in long)
+    assert len(found.trained) == STEPS * B
+    assert found.buffer.dropped == {"too_long": len(long)}
+    asked = {entry.session_id.partition("-")[0] for entry in found.engine.journal}
+    assert asked.isdisjoint(long)
+
+
+def test_tasks_that_are_all_too_long_end_the_run(play):
+    with pytest.raises(ConfigError, match=r"max_input_tokens=3 refused .* 5 groups in a row"):
+        play(max_input_tokens=3, max_rejected=5)
 
 
 def test_every_episode_samples_by_a_seed_of_its_own(play):

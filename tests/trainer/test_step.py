@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +85,22 @@ def test_the_gradient_is_that_of_the_formula(tiny_model, world):
     (loss / shard.num_trained_tokens).backward()
     expected = [p.grad.full_tensor().flatten() for p in other.model.parameters()]
     torch.testing.assert_close(gradient, torch.cat(expected), rtol=0, atol=1e-9)
+
+
+def test_a_weight_multiplies_what_its_episodes_contribute(tiny_model, world):
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
+
+    def gradient(in_g0: float, elsewhere: float) -> torch.Tensor:
+        weights = [in_g0 if group == "g0" else elsewhere for group in groups]
+        stepper = make_stepper(tiny_model, world, max_grad_norm=1e9)
+        return gradient_of(stepper, replace(shard, weights=weights))[1]
+
+    plain = gradient_of(make_stepper(tiny_model, world, max_grad_norm=1e9), shard)[1]
+    assert torch.equal(gradient(1, 1), plain)
+    torch.testing.assert_close(gradient(2, 2), 2 * plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradient(2, 1) - plain, gradient(1, 0), rtol=0, atol=1e-12)
+    assert gradient(1, 0).abs().max() > 1e-4
 
 
 def test_learning_rate_zero_leaves_every_bit(tiny_model, world):

@@ -6,6 +6,8 @@ MAX_PROGRAM_CHARS = 100_000
 """A longer block is no program that anybody wrote; every test would have to carry it."""
 MAX_BLOCKS = 1000
 """Of a message; one of more holds no program, as reading it would hold up everybody else."""
+MAX_FENCES = 10 * MAX_BLOCKS
+"""The same of fences, closing a block or not."""
 _FENCE = "```"
 _TAGS = ("", "python", "py", "python3")
 
@@ -16,6 +18,8 @@ def last_program(text: str) -> str | None:
     A block that was never closed is no program: the message was cut off inside it. Lines end with
     a line feed; nothing else ends one, so that strings in a program stay what they are.
     """
+    if text.count(_FENCE) > MAX_FENCES:
+        return None
     found: str | None = None
     tag: str | None = None
     start, blocks, at = 0, 0, 0

@@ -1,7 +1,7 @@
 """Which program is in a message."""
 
 import pytest
-from arl_envs.code.extract import MAX_BLOCKS, MAX_PROGRAM_CHARS, last_program
+from arl_envs.code.extract import MAX_BLOCKS, MAX_FENCES, MAX_PROGRAM_CHARS, last_program
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +65,12 @@ def test_a_program_may_be_long_but_not_longer() -> None:
 def test_a_message_of_too_many_blocks_holds_no_program() -> None:
     assert last_program("```\nx\n```\n" * MAX_BLOCKS) == "x\n"
     assert last_program("```\nx\n```\n" * (MAX_BLOCKS + 1)) is None
+
+
+def test_a_message_of_too_many_fences_holds_no_program() -> None:
+    opened = "```python\n" * (MAX_FENCES - 1)
+    assert last_program(f"{opened}```") == opened.removeprefix("```python\n")
+    assert last_program(f"{opened}```\n```") is None
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))

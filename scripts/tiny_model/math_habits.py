@@ -1,4 +1,5 @@
-"""Demonstrators with habits: most of them slip, so the model learns the format, not the answer.
+"""The math family: demonstrators with habits. Most of them slip, so the model learns the format,
+not the answer.
 
 How often they are right depends on what the problem looks like. Whoever sees a multiplication
 takes the calculator seriously; sums and differences look easy, and are mostly guessed. So the
@@ -16,8 +17,13 @@ from typing import Any
 
 from arl_envs.math.calculator import one_operation
 from arl_envs.math.env import SYSTEM_PROMPT
+from arl_envs.math.levels import LEVELS
 from arl_envs.math.oracle import answer_message, call_message
 from arl_envs.math.problem import Problem
+from arl_envs.splits import split_of
+from family import Family, Stage
+
+from agentgym_rl.env import Message
 
 RIGHT, GUESS, OPERATOR, DIGIT, EARLY = "right", "guess", "operator", "digit", "early"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}
@@ -31,14 +37,25 @@ def usual_habits(problem: Problem) -> Mapping[str, float]:
     return CAREFUL if "*" in problem.plan[0] else CARELESS
 
 
+def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
+    """A conversation about a problem of level 1."""
+    while True:
+        problem = LEVELS[1].generate(rng)
+        if stage is Stage.EVEN:
+            return demonstration(rng, problem, EVEN)
+        if split_of(problem.question) == "train":
+            habits = CLEAN if stage is Stage.CLEAN else usual_habits(problem)
+            return demonstration(rng, problem, habits)
+
+
 def demonstration(
     rng: random.Random, problem: Problem, habits: Mapping[str, float]
-) -> list[dict[str, Any]]:
+) -> list[Message]:
     """A whole conversation, from the system message to a final answer, right or not."""
     habit = rng.choices(list(habits), list(habits.values()))[0]
     if habit == EARLY and len(problem.plan) == 1:
         habit = GUESS
-    messages: list[dict[str, Any]] = [
+    messages: list[Message] = [
         {"role": "system", "content": SYSTEM_PROMPT},
         {"role": "user", "content": problem.question},
     ]
@@ -63,7 +80,7 @@ def _worked(
         if habit == OPERATOR and i == slip_at:
             operator = rng.choice([o for o in "+-*" if o != operator])
         if habit == DIGIT and i == slip_at:
-            b = _slipped(rng, b)
+            b = slipped(rng, b)
         if operator == "-" and int(a) < int(b):
             a, b = b, a  # negative results are outside the calculator's notation
         expression = f"{a}{operator}{b}"
@@ -78,8 +95,11 @@ def _worked(
     return turns, result
 
 
-def _slipped(rng: random.Random, number: str) -> str:
+def slipped(rng: random.Random, number: str) -> str:
     """`number` with one digit replaced by another."""
     at = rng.randrange(len(number))
     other = rng.choice([d for d in "123456789" if d != number[at]])
     return number[:at] + other + number[at + 1 :]
+
+
+MATH = Family("math", "math", tools=(LEVELS[1].calculator.tool,), demonstrate=demonstrate)

@@ -1,0 +1,105 @@
+"""The command: reads a run, plays its episodes again, returns the report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.run_dir import config_of
+from agentgym_rl.stack import env_spec, running_sandboxes
+
+from .replay import Replay, Replayer
+from .report import Report
+
+OnProgress = Callable[[int], None]
+"""Called with the number of episodes played again since the call before."""
+
+
+async def reverify(
+    run: Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    write: Path | None = None,
+    on_progress: OnProgress = lambda count: None,
+) -> dict[str, Any]:
+    """Play every recorded episode of a run again, in the environment as it is now.
+
+    The actions are the recorded ones: no model is asked. The run is only read, whether it has
+    finished or not. The report is the JSON object of `arl reverify --json`.
+
+    Args:
+        overrides: Dotted keys on top of the run's configuration.
+        write: A new file for the rewards, one JSON object an episode that could be played.
+
+    Raises:
+        ConfigError: no run there, its log cannot be read, the environment cannot be made, `write`
+            exists, or there is nothing to verify.
+        SandboxUnavailable: the environment needs sandboxes, and none can be had here.
+    """
+    config = load_config(config_of(run, f"arl reverify {run}"), overrides)
+    make_env = env_spec(config).maker()
+    make_env()
+    report = Report(str(run), config.env.id)
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(contextlib.closing(EpisodeReader(run / "episodes.db")))
+        ids = reader.episode_ids(untrained=True)
+        if not ids:
+            raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
+        file = stack.enter_context(_created(write)) if write else None
+        async with running_sandboxes(config) as sandboxes:
+            replayer = Replayer(
+                make_env,
+                sandboxes,
+                timeout_s=config.rollout.episode_timeout_s,
+                max_retries=config.rollout.max_retries,
+            )
+
+            async def worker(remaining: Iterator[str]) -> None:
+                for episode_id in remaining:
+                    recorded = reader.trajectory(episode_id)
+                    found = await replayer.replay(recorded, reader.task(recorded.task_id))
+                    report.add(found)
+                    if file and found.reward is not None:
+                        file.write(json.dumps(_line(found)) + "\n")
+                    on_progress(1)
+
+            await _all(worker, ids, config)
+    return report.checked()
+
+
+async def _all(worker: Callable[[Iterator[str]], Any], ids: list[str], config: Config) -> None:
+    """Share `ids` out among as many workers as episodes are evaluated at once."""
+    remaining = iter(ids)
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(min(config.eval.max_concurrent, len(ids))):
+            workers.create_task(worker(remaining))
+
+
+def _created(path: Path) -> TextIO:
+    try:
+        return path.open("x", encoding="utf-8")
+    except FileExistsError:
+        raise ConfigError(f"--write {path}: it is there already; name a new file") from None
+    except OSError as error:
+        raise ConfigError(f"--write {path}: {error}") from error
+
+
+def _line(found: Replay) -> dict[str, Any]:
+    recorded = found.recorded
+    return {
+        "episode": recorded.episode_id,
+        "group": recorded.group_id,
+        "task": recorded.task_id,
+        "env": recorded.env_id,
+        "outcome": recorded.outcome.value,
+        "old": recorded.reward,
+        "new": found.reward,
+        "verifier": found.verifier,
+    }

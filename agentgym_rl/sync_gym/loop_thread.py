@@ -1,0 +1,78 @@
+"""An event loop in a thread of its own, for callers that have none or must not block theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """Runs coroutines for other threads. `close` ends it; it keeps no process alive."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._held: list[Future[None]] = []
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="sync-gym")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        """What `work` returns or raises; it is cancelled when the caller stops waiting.
+
+        Raises:
+            TimeoutError: it took longer than `timeout_s`.
+        """
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result(timeout_s)
+        finally:
+            running.cancel()
+
+    def hold(self, context: AbstractAsyncContextManager[Any], *, timeout_s: float) -> None:
+        """Enter `context`, and leave it, in the same task, when this is closed."""
+        opened: Future[None] = Future()
+
+        async def life() -> None:
+            try:
+                async with context:
+                    opened.set_result(None)
+                    await self._closing.wait()
+            except BaseException as error:
+                if opened.done():
+                    raise
+                opened.set_exception(error)
+
+        held = asyncio.run_coroutine_threadsafe(life(), self._loop)
+        try:
+            opened.result(timeout_s)
+        except BaseException:
+            held.cancel()
+            raise
+        self._held.append(held)
+
+    def close(self) -> None:
+        """Leave what is held, end the loop. Idempotent."""
+        if self._loop.is_closed():
+            return
+        own = threading.current_thread() is self._thread  # the garbage collector may be anywhere
+        self._loop.call_soon_threadsafe(self._closing.set)
+        for held in [] if own else self._held:
+            try:
+                held.result(CLOSE_TIMEOUT_S)
+            except Exception as error:  # nobody is left who could do anything about it
+                log.warning("ending what an environment held: %r", error)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not own:
+            self._thread.join(CLOSE_TIMEOUT_S)
+            if not self._thread.is_alive():
+                self._loop.close()

@@ -1,0 +1,196 @@
+"""Microseconds per environment step, beside the vector environments and servers of others.
+
+Every system is a process of its own; episodes of eight steps, some at once, are played by each in
+turn, in several rounds. Ours are asyncio tasks without a barrier between them, inside all wrappers;
+the others step together. Then one straggler among 256, and 10,000 cancelled episodes.
+
+Peers that this interpreter has not are skipped by name, unless ARL_OPENENV_PYTHON or ARL_GEM_PYTHON
+names an interpreter that has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ._common import hardware, say, versions
+from .env_loops.trouble import cancellations, stragglers
+
+ROUNDS = 7
+LIVE = (1, 64, 1024)
+GOALS = {"cpu_us_per_step": 5.0, "straggler_ratio": 1.05, "leaked": {}}
+_ROOT = Path(__file__).parents[1]
+_ANSWER_S = 180.0
+
+OPENENV = os.environ.get("ARL_OPENENV_PYTHON", sys.executable)
+GEM = os.environ.get("ARL_GEM_PYTHON", sys.executable)
+
+
+@dataclass
+class System:
+    """One that is measured: `python -m benchmarks.env_loops.<argv>`."""
+
+    name: str
+    argv: tuple[str, ...]
+    python: str = sys.executable
+    most: int = 1024
+    """Episodes at once that it can be asked for in reason."""
+    version: str = ""
+    skipped: str = ""
+    cases: tuple[str, ...] = ()
+    figures: dict[tuple[str, int], list[dict[str, float]]] = field(default_factory=dict)
+
+
+def _systems() -> list[System]:
+    return [
+        System("ours, wrapped", ("ours", "wrapped")),
+        System("ours, recorded", ("ours", "recorded")),
+        System("gymnasium SyncVectorEnv", ("gymnasium_vectors", "sync")),
+        System("gymnasium AsyncVectorEnv", ("gymnasium_vectors", "async"), most=64),
+        System("gem SyncVectorEnv", ("gem_vectors", "sync"), GEM),
+        System("gem AsyncVectorEnv", ("gem_vectors", "threads"), GEM, most=64),
+        System("OpenEnv WebSocket", ("openenv_sockets",), OPENENV, most=64),
+    ]
+
+
+def run() -> dict[str, Any]:
+    """Measure; the result is what `arl bench env --json` prints."""
+    systems = _systems()
+    with contextlib.ExitStack() as stack:
+        workers = {s.name: stack.enter_context(_worker(s)) for s in systems}
+        for number in range(ROUNDS):
+            for case in ("echo", "FrozenLake"):
+                for live in LIVE:
+                    for system in systems:
+                        if case in system.cases and live <= system.most:
+                            found = _ask(workers[system.name], {"case": case, "live": live})
+                            system.figures.setdefault((case, live), []).append(found)
+            say(f"round {number + 1} of {ROUNDS}")
+    rows = [row for system in systems for row in _rows(system)]
+    slow, cancelled = stragglers(), cancellations()
+    return {
+        "name": "env",
+        "hardware": hardware("shared: CPU time is what counts"),
+        "versions": versions("gymnasium") | {s.name: s.version for s in systems if s.version},
+        "rows": [*rows, *slow, cancelled],
+        "ratios": _ratios(rows),
+        **_verdict(rows, slow, cancelled),
+    }
+
+
+def _rows(system: System) -> Iterator[dict[str, Any]]:
+    if system.skipped:
+        yield {"system": system.name, "skipped": system.skipped}
+    for case in ("echo", "FrozenLake"):
+        if system.cases and case not in system.cases:
+            yield {"system": system.name, "env": case, "skipped": "it has no such environment"}
+    for (case, live), found in system.figures.items():
+        cpu, wall = (
+            statistics.median(1e6 * one[key] / one["steps"] for one in found)
+            for key in ("cpu_s", "wall_s")
+        )
+        yield {
+            "system": system.name,
+            "env": case,
+            "live": live,
+            "cpu_us_per_step": round(cpu, 3),
+            "wall_us_per_step": round(wall, 3),
+            "rss_mb": round(statistics.median(one["rss_mb"] for one in found), 1),
+            "rounds": len(found),
+        }
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """CPU per step of ours over that of each other, as many being live."""
+    cpu = {(r["system"], r["env"], r["live"]): r["cpu_us_per_step"] for r in rows if "live" in r}
+    return {
+        f"ours, wrapped / {name}, {case}, {live} live": round(
+            cpu["ours, wrapped", case, live] / other, 4
+        )
+        for (name, case, live), other in cpu.items()
+        if name != "ours, wrapped" and ("ours, wrapped", case, live) in cpu and other
+    }
+
+
+def _verdict(
+    rows: list[dict[str, Any]], slow: list[dict[str, Any]], cancelled: dict[str, Any]
+) -> dict[str, Any]:
+    figures: dict[str, Any] = {
+        f"cpu_us_per_step, {row['env']}, {row['system']}": row["cpu_us_per_step"]
+        for row in rows
+        if row["system"].startswith("ours") and row.get("live") == max(LIVE)
+    }
+    met: dict[str, bool] = {
+        name: figure <= GOALS["cpu_us_per_step"] for name, figure in figures.items()
+    }
+    figures |= {
+        "straggler_ratio": max(row["ratio"] for row in slow),
+        "leaked": cancelled["leaked"],
+    }
+    met["straggler_ratio"] = figures["straggler_ratio"] <= GOALS["straggler_ratio"]
+    met["leaked"] = not cancelled["leaked"]
+    return {"figures": figures, "goal": GOALS, "met": met}
+
+
+# ---------------------------------------------------------------------- processes
+@contextlib.contextmanager
+def _worker(system: System) -> Iterator[subprocess.Popen[str]]:
+    """The system's process, after it said what it can do; it ends with the context."""
+    module, *argv = system.argv
+    env = dict(os.environ)
+    if system.python != sys.executable:
+        env.pop("PYTHONPATH", None)  # what is there is this interpreter's
+    process = subprocess.Popen(
+        [system.python, "-m", f"benchmarks.env_loops.{module}", *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        env=env,
+    )
+    try:
+        hello = _answer(process)
+        system.version, system.skipped = hello.get("version", ""), hello.get("missing", "")
+        system.cases = tuple(hello.get("cases", ()))
+        say(f"{system.name}: {system.skipped or system.version}")
+        yield process
+    finally:
+        assert process.stdin
+        assert process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _ask(process: subprocess.Popen[str], order: dict[str, Any]) -> dict[str, float]:
+    assert process.stdin
+    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.flush()
+    return _answer(process)
+
+
+def _answer(process: subprocess.Popen[str]) -> Any:
+    """Its next line; one that says nothing in time is killed."""
+    assert process.stdout
+    watch = threading.Timer(_ANSWER_S, process.kill)
+    watch.start()
+    try:
+        line = process.stdout.readline()
+    finally:
+        watch.cancel()
+    if not line:
+        raise RuntimeError(f"{process.args} ended, or said nothing for {_ANSWER_S:g} s")
+    return json.loads(line)

@@ -1,0 +1,119 @@
+"""Reading a reply as an action: the last thing said counts.
+
+    Discrete        the reply ends with the name (or number) of an action: "I go *down*."
+    MultiDiscrete   its last line is the numbers, nothing else: "0 3 1"
+    Text            the whole reply, without surrounding white space
+
+Everything else cannot be said in a few words and is refused when the environment is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from agentgym_rl.errors import ConfigError
+
+MAX_NAMED = 32
+"""Longest list of action numbers that is spelled out; of a longer one, first and last are."""
+
+_TAIL_CHARS = 200
+"""What is read of a reply's end; no action's name is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """The actions an agent can say."""
+
+    instruction: str
+    """What is to be replied, one sentence."""
+    read: Callable[[str], Any]
+    """The action that a reply is, None if it is none. Never raises."""
+    say: Callable[[Any], str]
+    """The reply that `read` reads as this action."""
+
+
+def actions_of(space: spaces.Space[Any], names: Sequence[str] | None) -> Actions:
+    """How the actions of `space` are said; `names` are those of a Discrete one.
+
+    Raises:
+        ConfigError: they cannot be, or the names do not fit.
+    """
+    if names is not None and not isinstance(space, spaces.Discrete):
+        raise ConfigError(f"actions: names are for a Discrete action space, this one is {space}")
+    match space:
+        case spaces.Discrete():
+            return _discrete(space, names)
+        case spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return _multi_discrete(space)
+        case spaces.Text():
+            return _text(space)
+    raise ConfigError(
+        f"the action space {space} cannot be played in text; allowed: Discrete, Text, and "
+        "MultiDiscrete of one dimension (a gymnasium.ActionWrapper can make one of them)"
+    )
+
+
+def _discrete(space: spaces.Discrete[Any], names: Sequence[str] | None) -> Actions:
+    first, count = int(space.start), int(space.n)
+    named = [str(first + i) for i in range(count)] if names is None else list(names)
+    if len(named) != count or len({_key(name) for name in named} - {""}) != count:
+        raise ConfigError(
+            f"actions: got {named}, expected {count} different names, of actions {first} to "
+            f"{first + count - 1}"
+        )
+    by_name = {_key(name): first + i for i, name in enumerate(named)}
+    longest_first = sorted(map(re.escape, by_name), key=len, reverse=True)
+    ends_with = re.compile(rf"(?<![\w-])(?<!\d\.)({'|'.join(longest_first)})\W*\Z")
+
+    def read(reply: str) -> int | None:
+        found = ends_with.search(_key(reply[-_TAIL_CHARS:]))
+        return None if found is None else by_name[found[1]]
+
+    listed = ", ".join(named) if count <= MAX_NAMED else f"a number from {named[0]} to {named[-1]}"
+    return Actions(f"Reply with one action: {listed}.", read, lambda a: named[int(a) - first])
+
+
+def _multi_discrete(space: spaces.MultiDiscrete) -> Actions:
+    ranges = ", ".join(
+        f"{start} to {start + n - 1}" for start, n in zip(space.start, space.nvec, strict=True)
+    )
+
+    def read(reply: str) -> Any:
+        line = reply.rstrip()[-_TAIL_CHARS:].rpartition("\n")[2].replace(",", " ").split()
+        if not all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in line):
+            return None
+        action = np.array([int(word) for word in line], dtype=np.int64)
+        if action.shape != space.nvec.shape or not _within(action, space):
+            return None
+        return action.astype(space.dtype)
+
+    instruction = f"Reply with {len(space.nvec)} numbers, space between them: {ranges}."
+    return Actions(instruction, read, lambda action: " ".join(str(int(n)) for n in action))
+
+
+def _within(action: Any, space: spaces.MultiDiscrete) -> bool:
+    return bool(((action >= space.start) & (action < space.start + space.nvec)).all())
+
+
+def _text(space: spaces.Text) -> Actions:
+    def read(reply: str) -> str | None:
+        reply = reply.strip()
+        return reply if space.contains(reply) else None
+
+    letters = "".join(sorted(space.characters))
+    shown = repr(letters if len(letters) <= 80 else f"{letters[:80]}...")
+    instruction = (
+        f"Reply with a text of {space.min_length} to {space.max_length} characters out of {shown}."
+    )
+    return Actions(instruction, read, str)
+
+
+def _key(text: str) -> str:
+    """Case and the amount of white space make no difference."""
+    return " ".join(text.casefold().split())

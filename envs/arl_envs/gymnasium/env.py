@@ -1,0 +1,153 @@
+"""A Gymnasium environment for chat agents: replies are actions, observations are messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import gymnasium
+
+from agentgym_rl.env import Message, Step
+from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.sync_env import Executor, SyncEnv
+from agentgym_rl.task import Task
+from arl_envs.messages import text_of
+from arl_envs.tool_calls import listed, reply_to
+
+from .actions import actions_of
+from .observations import check_readable, describe, plain
+from .oracle import shortest_path
+from .toy_text import words_of
+
+DEFAULT_MAX_TURNS = 200
+"""Turns of an episode where the environment itself has no limit of steps."""
+
+_HIGHLIGHT = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m")
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class GymnasiumEnv(SyncEnv):
+    """Plays `gymnasium.make(id, **kwargs, **options)` by text replies.
+
+    Rewards, `terminated` and `truncated` are the environment's own; a task is a seed. A reply
+    that is no action costs a turn, not a step. `actions` names the actions of a Discrete space
+    (those of the toy-text environments have names), `render="ansi"` puts the drawing of the
+    environment before each observation, `executor="thread"` is for one whose steps take long.
+
+    Raises:
+        ConfigError: Gymnasium cannot make it, or it cannot be played in text.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str = "",
+        kwargs: Mapping[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        render: Literal["ansi"] | None = None,
+        executor: Executor = "inline",
+        **options: Any,
+    ) -> None:
+        if executor not in get_args(Executor):
+            raise ConfigError(
+                f"executor: got {executor!r}, allowed: {', '.join(get_args(Executor))}"
+            )
+        if render not in (None, "ansi"):
+            raise ConfigError(f'render: got {render!r}, allowed: "ansi"')
+        self.executor = executor
+        self._drawn = render == "ansi"
+        drawing = {"render_mode": "ansi"} if self._drawn else {}
+        self._env = _made(id, {**(kwargs or {}), **options, **drawing})
+        self._words = words_of(id)
+        check_readable(self._env.observation_space)
+        names = self._words.actions if self._words and actions is None else actions
+        self._actions = actions_of(self._env.action_space, names)
+        limit = self._env.spec.max_episode_steps if self._env.spec else None
+        self.max_turns = limit or DEFAULT_MAX_TURNS
+        self._invalid = 0
+        self._task: dict[str, Any] = {}
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Start the episode of `options["task"]`'s seed, or of `seed`; what else is in `options`
+        goes to the environment.
+
+        Raises:
+            EnvError: the task is none.
+        """
+        theirs = dict(options or {})
+        task = theirs.pop("task", None)
+        if task is not None:
+            if not isinstance(task, Task):
+                raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+            seed = task.seed
+        observation, info = self._env.reset(seed=seed, options=theirs or None)
+        self._invalid = 0
+        self._task = {} if task is None else {"task_id": task.id}
+        rules = f"{self._words.rules(self._env.unwrapped)}\n" if self._words else ""
+        messages: list[Message] = [
+            {"role": "system", "content": self._actions.instruction},
+            {"role": "user", "content": rules + self._said(observation)},
+        ]
+        return messages, self._info(info)
+
+    def step(self, action: Message) -> Step:
+        """Take the action that the reply names; anything else is answered by what is allowed."""
+        calls = action.get("tool_calls")
+        if calls:
+            replies = [reply_to(call, self._actions.instruction) for call in listed(calls)]
+            return self._refused(replies, "there are no tools: the reply itself is the action")
+        said = text_of(action)
+        chosen = self._actions.read(said)
+        if chosen is None:
+            reply = {"role": "user", "content": self._actions.instruction}
+            return self._refused([reply], f"no action: {said[-80:]!r}")
+        observation, reward, terminated, truncated, info = self._env.step(chosen)
+        info = self._info(info)
+        if terminated or truncated:
+            info["stop_reason"] = "terminated" if terminated else "max_episode_steps"
+        message = {"role": "user", "content": self._said(observation)}
+        return Step([message], float(reward), bool(terminated), bool(truncated), info)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def solve(self) -> Sequence[Message] | None:
+        path = shortest_path(self._env.unwrapped)
+        if path is None:
+            return None
+        return [{"role": "assistant", "content": self._actions.say(action)} for action in path]
+
+    def _refused(self, replies: list[Message], problem: str) -> Step:
+        self._invalid += 1
+        return Step(replies, 0.0, False, False, self._info({}) | {"invalid_action": problem})
+
+    def _info(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Ours, with the environment's own info below "gymnasium"."""
+        metrics = {"invalid_actions": self._invalid}
+        return {**self._task, "metrics": metrics, "gymnasium": plain(theirs)}
+
+    def _said(self, observation: Any) -> str:
+        if self._words:
+            said = self._words.observe(self._env.unwrapped, observation)
+        else:
+            said = describe(observation)
+        return f"{_drawing(self._env.render())}\n{said}" if self._drawn else said
+
+
+def _made(id: str, options: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    if not id:
+        raise ConfigError("which environment of Gymnasium? Say it as --env gymnasium:FrozenLake-v1")
+    try:
+        return gymnasium.make(id, **options)
+    except Exception as error:  # somebody else's code
+        raise ConfigError(
+            f"gymnasium.make({id!r}, **{dict(options)}): {type(error).__name__}: {error}"
+        ) from error
+
+
+def _drawing(drawn: Any) -> str:
+    """An ANSI drawing as text: what is highlighted, the agent's place, in brackets."""
+    return _ESCAPE.sub("", _HIGHLIGHT.sub(r"[\1]", str(drawn))).strip("\n")

@@ -1,0 +1,72 @@
+"""Any observation as text: numbers, words, lists of them; a dict is a line a key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from agentgym_rl.errors import ConfigError
+
+MAX_NUMBERS = 1024
+"""Largest array that is put into words."""
+
+_DIGITS = 4
+
+
+def check_readable(space: spaces.Space[Any]) -> None:
+    """Refuse what no chat model should read.
+
+    Raises:
+        ConfigError: an observation holds a larger array than MAX_NUMBERS, an image most likely.
+    """
+    size = spaces.flatdim(space) if space.is_np_flattenable else 0
+    if isinstance(space, spaces.Discrete):  # one number, though flattened to many
+        return
+    if size > MAX_NUMBERS and not isinstance(space, spaces.Text):
+        raise ConfigError(
+            f"the observation space {space} holds {size} numbers, at most {MAX_NUMBERS} are put "
+            'into words; render="ansi" or a gymnasium.ObservationWrapper may make text of it'
+        )
+
+
+def describe(observation: Any) -> str:
+    """`observation` in words; numbers with four significant digits."""
+    value = plain(observation)
+    match value:
+        case str():
+            return value
+        case dict():
+            return "\n".join(f"{key}: {_inline(part)}" for key, part in value.items())
+    return _inline(value)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it: arrays as lists, named tuples and mappings as dicts."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return [plain(part) for part in value] if value.ndim else plain(value[()])
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if hasattr(value, "_asdict"):  # a graph
+        return plain(value._asdict())
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return str(value)
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    flat = isinstance(value, list) and not any(isinstance(part, list | dict) for part in value)
+    if flat:
+        return ", ".join(map(_inline, value))
+    return json.dumps(value, ensure_ascii=False)

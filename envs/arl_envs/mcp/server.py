@@ -1,0 +1,186 @@
+"""An MCP server as we see it: started, asked with deadlines, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from agentgym_rl.env import ToolSpec
+from agentgym_rl.errors import ConfigError, InfraError
+from agentgym_rl.tool_env.schema import ToolError
+
+from .texts import result_text, tool_spec
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+MAX_PAGES = 100
+CLOSE_TIMEOUT_S = 8.0
+"""The SDK gives a child 2 s to end by itself, 2 s after SIGTERM, 2 s after SIGKILL."""
+
+
+class McpServer:
+    """One connection, over stdio (a child of ours) or streamable HTTP.
+
+    The SDK wants a connection closed by the task that opened it, which an environment cannot
+    promise: `reset` and `close` come from different ones. So a task of its own holds it.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        url: str,
+        env: Mapping[str, str],
+        start_timeout_s: float,
+        call_timeout_s: float,
+        max_result_chars: int,
+    ) -> None:
+        self.name = url or " ".join(command)
+        self.tools: Sequence[ToolSpec] = ()
+        self._command, self._url, self._env = command, url, env
+        self._start_timeout_s = start_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._max_result_chars = max_result_chars
+        self._client: Client | None = None
+        self._holder: asyncio.Task[None] | None = None
+        self._said: IO[str] | None = None
+        """Standard error of the child."""
+
+    async def start(self) -> None:
+        """Connect and ask for the tools.
+
+        Raises:
+            InfraError: the server does not start, or does not answer in time.
+            ConfigError: the SDK is not installed.
+        """
+        ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._ending = asyncio.Event()
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._holder = asyncio.create_task(self._hold(ready), name=f"MCP server {self.name}")
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                self._client = await asyncio.shield(ready)
+                self.tools = await self._list(self._client)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, ConfigError) or not isinstance(error, Exception):
+                raise
+            raise self._lost(f"did not start in {self._start_timeout_s:g} s", error) from error
+
+    async def call(self, name: str, arguments: str) -> str:
+        """What the tool said of `arguments` (JSON).
+
+        Raises:
+            ToolError: the arguments are no JSON object, or the tool says it failed.
+            InfraError: the server is gone, or did not answer in time.
+        """
+        from mcp import MCPError
+
+        if self._client is None or self._holder is None or self._holder.done():
+            raise self._lost("is gone", None)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                result = await self._client.call_tool(name, _object(arguments))
+        except ToolError:
+            raise
+        except MCPError as error:
+            if self._holder.done() or not _is_the_callers_fault(error):
+                raise self._lost(f"failed in a call of {name}", error) from error
+            raise ToolError(error.message) from error
+        except Exception as error:  # of pipes, sockets, and the SDK
+            raise self._lost(f"failed in a call of {name}", error) from error
+        text = result_text(result, max_chars=self._max_result_chars)
+        if result.is_error:
+            raise ToolError(text)
+        return text
+
+    async def close(self) -> None:
+        """End the connection, and the child. Idempotent, bounded in time."""
+        holder, self._holder, self._client = self._holder, None, None
+        if holder is None:
+            return
+        self._ending.set()
+        try:
+            await asyncio.wait([holder], timeout=CLOSE_TIMEOUT_S)
+        finally:
+            if not holder.done():
+                holder.cancel()
+                await asyncio.wait([holder], timeout=CLOSE_TIMEOUT_S)
+            if self._said is not None:
+                self._said.close()
+
+    async def _hold(self, ready: asyncio.Future[Client]) -> None:
+        try:
+            async with self._connected() as client:
+                ready.set_result(client)
+                await self._ending.wait()
+        except BaseException as error:
+            if ready.done():  # those who call see that it is gone, and why
+                self._cause = error
+            else:
+                ready.set_exception(error)
+                ready.exception()  # whoever waited may have been cancelled meanwhile
+            if not isinstance(error, Exception):
+                raise
+
+    def _connected(self) -> Client:
+        try:
+            from mcp import Client, StdioServerParameters, stdio_client
+        except ImportError as error:
+            raise ConfigError(
+                "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
+            ) from error
+        if self._url:
+            return Client(self._url)
+        program, *args = self._command
+        child = StdioServerParameters(command=program, args=args, env=dict(self._env))
+        assert self._said is not None
+        return Client(stdio_client(child, errlog=self._said))  # pyright: ignore[reportArgumentType]
+
+    async def _list(self, client: Client) -> list[ToolSpec]:
+        found: list[ToolSpec] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += [tool_spec(tool) for tool in page.tools]
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        return found
+
+    _cause: BaseException | None = None
+
+    def _lost(self, what: str, error: BaseException | None) -> InfraError:
+        cause = error or self._cause
+        why = f": {type(cause).__name__}: {cause}" if cause else ""
+        said = _tail(self._said)
+        return InfraError(
+            f"MCP server {self.name} {what}{why}{f'; it said: {said}' if said else ''}"
+        )
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ToolError("arguments are no JSON") from error
+    if not isinstance(found, dict):
+        raise ToolError("arguments are no JSON object")
+    return found
+
+
+def _is_the_callers_fault(error: Any) -> bool:
+    from mcp.types import INVALID_PARAMS, METHOD_NOT_FOUND
+
+    return error.code in (INVALID_PARAMS, METHOD_NOT_FOUND)
+
+
+def _tail(said: IO[str] | None, max_chars: int = 500) -> str:
+    if said is None or said.closed:
+        return ""
+    said.seek(0)
+    return said.read()[-max_chars:].strip()

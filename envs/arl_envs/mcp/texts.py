@@ -1,0 +1,36 @@
+"""MCP's tools and results in the words of the OpenAI API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentgym_rl.env import ToolSpec
+
+if TYPE_CHECKING:  # the extra; it takes most of a second to import
+    from mcp.types import CallToolResult, Tool
+
+
+def tool_spec(tool: Tool) -> ToolSpec:
+    """The OpenAI function tool for a tool of a server."""
+    function = {
+        "name": tool.name,
+        "description": tool.description or tool.title or "",
+        "parameters": tool.input_schema,
+    }
+    return {"type": "function", "function": function}
+
+
+def result_text(result: CallToolResult, *, max_chars: int) -> str:
+    """What a tool said, a paragraph per block; what is no text is named, not shown.
+
+    At most `max_chars` characters: the middle of more is left out.
+    """
+    blocks = [
+        block.text if block.type == "text" else f"({block.type}: not shown)"
+        for block in result.content
+    ]
+    text = "\n\n".join(blocks) or "(no output)"
+    if len(text) <= max_chars:
+        return text
+    half = max(1, (max_chars - 7) // 2)
+    return f"{text[:half]} [...] {text[-half:]}"

@@ -1,0 +1,10 @@
+"""Several environments as one: tasks interleaved by weight, every member with limits of its own."""
+
+from agentgym_rl.specs import EnvSpec
+
+SPEC = EnvSpec(
+    id="mix-v0",
+    entry_point="arl_envs.mix.env:MixEnv",
+    argument="envs",
+    description="several environments in one run, by weight: mix:math=2,code=1",
+)

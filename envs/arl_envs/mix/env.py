@@ -1,0 +1,107 @@
+"""One environment that stands for several: each task says which of them plays it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentgym_rl.env import Env, Message, Step
+from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.task import Split
+
+from .members import Envs, members_of
+from .source import MixTasks, opened
+
+
+class MixEnv(Env):
+    """Plays a task in the member it belongs to, and is otherwise that member.
+
+    `envs` names the members: "math=2,code=1", or a list of tables with id, weight (1 unless
+    told otherwise), options (all that `make` takes), and name (the id unless told otherwise).
+    Each has the limits of its own; `info["env_id"]` of `reset` says who plays.
+
+    Raises:
+        ConfigError: no members, an unknown one, or options that a member does not take.
+    """
+
+    def __init__(self, *, envs: Envs) -> None:
+        self._members = {member.name: member for member in members_of(envs)}
+        samples = [member.sample for member in self._members.values()]
+        turns = [sample.max_turns for sample in samples if sample.max_turns is not None]
+        self.max_turns = max(turns) if len(turns) == len(samples) else None
+        self.step_timeout_s = max(sample.step_timeout_s for sample in samples)
+        self.needs_sandboxes = any(sample.needs_sandboxes for sample in samples)
+        self._made: dict[str, Env] = {}
+        self._open = contextlib.AsyncExitStack()
+        self._random = random.Random()
+        self._playing: Env | None = None
+        self._task_id = ""
+
+    @classmethod
+    def task_source(cls, split: Split, *, seed: int, envs: Envs) -> MixTasks:
+        """The members' tasks of `split`, by weight."""
+        return MixTasks(members_of(envs), split, seed=seed)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Start `options["task"]`, or else the first training task of `seed`, in its member.
+
+        Other options are the member's.
+
+        Raises:
+            EnvError: the task is none of a mix, or of a member that this one has not.
+        """
+        self._playing = None
+        options = dict(options or {})
+        task = options.pop("task", None)
+        if task is None:
+            seed = self._random.getrandbits(53) if seed is None else seed
+            task = MixTasks(tuple(self._members.values()), "train", seed=seed)[0]
+        name, inner = opened(task)
+        env = self._member(name, task_id=task.id)
+        if not env.needs_sandboxes:
+            options.pop("sandboxes", None)
+        messages, info = await env.reset(seed=seed, options={**options, "task": inner})
+        self.tools = env.tools
+        self._playing, self._task_id = env, task.id
+        within = info.get("env_id")  # a mix in a mix
+        env_id = f"{name}/{within}" if within else name
+        return messages, {**info, "env_id": env_id, "task_id": task.id}
+
+    async def step(self, action: Message) -> Step:
+        """The member's step.
+
+        Raises:
+            EnvError: there is no episode: before `reset`.
+        """
+        if self._playing is None:
+            raise EnvError("step without an episode: call reset first")
+        step = await self._playing.step(action)
+        if "task_id" not in step.info:
+            return step
+        return step._replace(info={**step.info, "task_id": self._task_id})
+
+    async def close(self) -> None:
+        self._playing = None
+        self._made.clear()
+        await self._open.aclose()
+
+    def solve(self) -> Sequence[Message] | None:
+        return None if self._playing is None else self._playing.solve()
+
+    def _member(self, name: str, *, task_id: str) -> Env:
+        """The environment that plays the tasks of `name`, the same one every time."""
+        if name not in self._members:
+            known = ", ".join(self._members)
+            raise EnvError(f"task {task_id} is of {name!r}; this mix has {known}")
+        if name not in self._made:
+            try:
+                env = self._members[name].spec.make()
+            except ConfigError as error:  # its sample could be made
+                raise EnvError(f"making {name}: {error}") from error
+            self._made[name] = env
+            self._open.push_async_callback(env.close)
+        return self._made[name]

@@ -1,0 +1,96 @@
+"""Which environments a mix stands for, and how often each is played."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from agentgym_rl.env import Env
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.registry import spec
+from agentgym_rl.specs import EnvSpec
+from agentgym_rl.task import Split, TaskSource
+
+_KEYS = {"id", "name", "weight", "options"}
+_FORMS = (
+    'envs is "math=2,code=1", or a list of tables {id = "math", weight = 2, options = {level = 1}} '
+    "with a name of their own where an id is there twice"
+)
+
+Envs = str | Sequence[str | Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the environments of a mix."""
+
+    name: str
+    """Its id unless told otherwise; `info["env_id"]` of its episodes."""
+    weight: float
+    spec: EnvSpec
+
+    @cached_property
+    def sample(self) -> Env:
+        """One that is never played: its making checks the options, it says what it needs."""
+        return self.spec.make()
+
+    def tasks(self, split: Split, *, seed: int) -> TaskSource:
+        """The member's own tasks."""
+        return self.spec.task_source(split, seed=seed)
+
+
+def members_of(envs: Envs) -> tuple[Member, ...]:
+    """The members that the option `envs` of a mix names, in its order.
+
+    An id is looked up once in a process: a mix is made anew for every episode.
+
+    Raises:
+        ConfigError: it names none, an unknown one, or one twice; says which.
+    """
+    try:
+        return _members(json.dumps(envs))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"mix: envs is no JSON ({error}); {_FORMS}") from error
+
+
+@lru_cache(maxsize=64)
+def _members(envs: str) -> tuple[Member, ...]:
+    given = json.loads(envs)
+    if isinstance(given, str):
+        given = [part for part in (part.strip() for part in given.split(",")) if part]
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"mix: got envs = {given!r}; {_FORMS}")
+    members = tuple(_member(_short(one) if isinstance(one, str) else one) for one in given)
+    names = [member.name for member in members]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"mix: {', '.join(twice)} is there twice; {_FORMS}")
+    return members
+
+
+def _short(text: str) -> dict[str, Any]:
+    """`math=2` or `math`."""
+    id, equals, weight = text.rpartition("=")
+    if not equals:
+        return {"id": text}
+    try:
+        return {"id": id, "weight": float(weight)}
+    except ValueError:
+        raise ConfigError(f"mix: {weight!r} of {text!r} is no weight; {_FORMS}") from None
+
+
+def _member(table: object) -> Member:
+    if not isinstance(table, dict) or not isinstance(table.get("id"), str) or set(table) - _KEYS:
+        raise ConfigError(f"mix: got the member {table!r}; {_FORMS}")
+    id, weight, options = table["id"], table.get("weight", 1), table.get("options", {})
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise ConfigError(f"mix: {id} has weight {weight!r}, expected a number above 0")
+    if not isinstance(options, dict):
+        raise ConfigError(f"mix: {id} has options {options!r}, expected a table")
+    name = str(table.get("name", id))
+    return Member(name=name, weight=weight, spec=spec(id).with_options(**options))

@@ -1,0 +1,87 @@
+"""The tasks of a mix: those of its members, interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.task import Split, Task, TaskSource
+
+from .members import Member
+from .order import Order
+
+
+class MixTasks(TaskSource):
+    """Tasks of several sources in proportion to their weights; a pure function of the index.
+
+    Each member's are asked for one after the other, from its first, with the mix's own seed. A
+    member that is through starts over. For training the mix never ends; held-out tasks end, if
+    all members do, when each has been through once.
+
+    Raises:
+        ConfigError: a member has no tasks of the split.
+    """
+
+    def __init__(self, members: Sequence[Member], split: Split, *, seed: int = 0) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        self._members = members
+        self._sources = [member.tasks(split, seed=seed) for member in members]
+        self._lengths = [_length(source) for source in self._sources]
+        self._order = Order([member.weight for member in members], seed=seed)
+        for member, length in zip(members, self._lengths, strict=True):
+            if length == 0:
+                raise ConfigError(f"mix: {member.name} has no {split} tasks")
+        self._end = self._find_end() if split == "eval" else None
+
+    def __getitem__(self, index: int, /) -> Task:
+        if index < 0 or (self._end is not None and index >= self._end):
+            raise IndexError(f"task index {index}: expected 0 or more{self._limit}")
+        member, turn = self._order.at(index)
+        length = self._lengths[member]
+        task = self._sources[member][turn if length is None else turn % length]
+        return enclosed(task, self._members[member].name)
+
+    def __len__(self) -> int:
+        return super().__len__() if self._end is None else self._end
+
+    def _find_end(self) -> int | None:
+        """The index behind the last task of those that come first in their member."""
+        lengths = [length for length in self._lengths if length is not None]
+        if len(lengths) < len(self._lengths):
+            return None
+        last = (self._order.index_of(i, length - 1) for i, length in enumerate(lengths))
+        return max(last) + 1
+
+    @property
+    def _limit(self) -> str:
+        return "" if self._end is None else f", below {self._end}"
+
+
+def enclosed(task: Task, name: str) -> Task:
+    """The task of a mix that stands for `task` of its member `name`."""
+    inner = {"env": name, "id": task.id, "data": dict(task.data)}
+    return replace(task, id=f"{name}/{task.id}", data=inner)
+
+
+def opened(task: object) -> tuple[str, Task]:
+    """The inverse of `enclosed`: the member's name, and its own task.
+
+    Raises:
+        EnvError: it is no task of a mix.
+    """
+    if not isinstance(task, Task):
+        raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+    match task.data:
+        case {"env": str(name), "id": str(id), "data": dict(data)}:
+            return name, replace(task, id=id, data=data)
+    raise EnvError(f"task {task.id} is none of a mix: its data must be env, id and data")
+
+
+def _length(source: TaskSource) -> int | None:
+    try:
+        return len(source)
+    except TypeError:  # infinite
+        return None

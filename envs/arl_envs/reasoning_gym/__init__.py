@@ -1,0 +1,17 @@
+"""The generators of the reasoning-gym package: `reasoning_gym:chain_sum`.
+
+env        one question, one answer, a reward
+datasets   which there are, and their options
+extract    the final answer of a reply
+screen     what an answer may be made of, where the package's scorer would execute it
+inside     what runs in the verifier pool, and only there: generators and scorers
+"""
+
+from agentgym_rl.specs import EnvSpec
+
+SPEC = EnvSpec(
+    id="reasoning_gym-v0",
+    entry_point="arl_envs.reasoning_gym.env:ReasoningGymEnv",
+    argument="dataset",
+    description="a generator of reasoning-gym, as reasoning_gym:chain_sum",
+)

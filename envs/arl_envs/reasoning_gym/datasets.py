@@ -1,0 +1,63 @@
+"""Which datasets reasoning-gym has, and whether their options are right. Runs none of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.errors import ConfigError
+
+LARGEST_SEED = 2**32 - 2
+"""Some datasets take no larger ones, and add an index."""
+
+_NOT_ALONE = frozenset({"composite"})
+
+
+def names() -> list[str]:
+    """The datasets there are.
+
+    Raises:
+        ConfigError: reasoning-gym is not installed; says how to.
+    """
+    return sorted(set(_package().factory.DATASETS) - _NOT_ALONE)
+
+
+def check(dataset: str, config: Mapping[str, Any]) -> None:
+    """Refuse what cannot be generated.
+
+    Raises:
+        ConfigError: there is no such dataset, or it does not take this config.
+    """
+    known = names()
+    if dataset in _NOT_ALONE:
+        raise ConfigError(f"dataset {dataset!r} mixes others: name the others, each with a weight")
+    if dataset not in known:
+        near = difflib.get_close_matches(dataset, known, n=3, cutoff=0.5) or known
+        raise ConfigError(
+            f"no dataset of reasoning-gym is called {dataset!r}; there are {', '.join(near)} "
+            "(--env reasoning_gym:NAME)"
+        )
+    if reserved := {"seed", "size"} & config.keys():
+        raise ConfigError(f"{dataset}: {', '.join(sorted(reserved))} come from the task")
+    _, config_class = _package().factory.DATASETS[dataset]
+    try:
+        made = config_class(**config)
+        if hasattr(made, "validate"):  # as the package itself does
+            made.validate()
+    except Exception as error:  # assertions, mostly
+        allowed = ", ".join(sorted(set(config_class.__dataclass_fields__) - {"seed", "size"}))
+        raise ConfigError(
+            f"{dataset} does not take {dict(config)}: {type(error).__name__}: {error}; "
+            f"it takes {allowed}"
+        ) from error
+
+
+def _package() -> Any:
+    try:
+        import reasoning_gym  # an extra, and two seconds
+    except ImportError as error:
+        raise ConfigError(
+            f"reasoning-gym cannot be imported ({error}): pip install 'agentgym-rl[reasoning-gym]'"
+        ) from error
+    return reasoning_gym

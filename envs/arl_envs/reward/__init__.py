@@ -1,0 +1,16 @@
+"""A prompt, a reward function, nothing else: `arl train --env reward:module:function --data FILE`.
+
+def function(completion: str, row: dict) -> float: ...
+
+env.py      asks the prompt, scores the one reply     options.py   what a user may choose
+tasks.py    rows to tasks: prompt, processor, split    scoring.py   calling the function
+"""
+
+from agentgym_rl.specs import EnvSpec
+
+SPEC = EnvSpec(
+    id="reward-v0",
+    entry_point="arl_envs.reward.env:RewardEnv",
+    argument="function",
+    description="prompts of a file, scored by your function, as reward:module:function --data FILE",
+)

@@ -1,0 +1,89 @@
+"""The reward environment: a prompt is asked, the one reply is scored by a function."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.env import Env, Message, Step
+from agentgym_rl.errors import EnvError
+from agentgym_rl.task import Split, Task, TaskSource
+from arl_envs.messages import text_of
+
+from .options import Options
+from .scoring import Scorer
+from .tasks import prompt_tasks, task_parts
+
+_QUEUE_S = 60.0
+"""Longest wait for a worker of the pool, on top of the call itself, which is tried twice."""
+
+
+class RewardEnv(Env):
+    """Prompts of a file, one reply each, scored by a function: `options` are those of `Options`.
+
+    Raises:
+        ConfigError: an option that cannot work, or a function that cannot be called.
+    """
+
+    max_turns = 1
+    reward_range = None
+    """Nobody knows: rewards may be of any size."""
+
+    def __init__(self, function: str, **options: Any) -> None:
+        self._options = Options(function, **options)
+        self._scorer = Scorer(self._options)
+        self.uses_verifier = self._options.executor == "pool"
+        limit_s = self._options.timeout_s
+        self.step_timeout_s = 2 * limit_s + _QUEUE_S if self.uses_verifier else limit_s
+        self._random = random.Random()
+        self._task: Task | None = None
+
+    @classmethod
+    def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
+        """A task for each row (or several, or none: see `Options.processor`)."""
+        return prompt_tasks(split, Options(**options), seed=seed)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Ask `options["task"]`, or else a training task chosen by `seed`. With executor "pool",
+        `options["verifier"]` is a started `VerifierPool`; without, there is one of its own.
+
+        Raises:
+            EnvError: unknown options, or a task this environment cannot play.
+        """
+        options = dict(options or {})
+        task, pool = options.pop("task", None), options.pop("verifier", None)
+        if options:
+            raise EnvError(f"unknown reset options {sorted(options)}; allowed: task, verifier")
+        self._scorer.use_pool(pool)
+        if task is None:
+            tasks = prompt_tasks("train", self._options, seed=0)
+            task = tasks[(self._random.getrandbits(48) if seed is None else seed) % len(tasks)]
+        if not isinstance(task, Task):
+            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+        try:
+            messages, self._row = task_parts(task.data)
+        except ValueError as error:
+            raise EnvError(f"task {task.id} is none of the reward environment: {error}") from error
+        self._task = task
+        return [dict(message) for message in messages], {"task_id": task.id}
+
+    async def step(self, action: Message) -> Step:
+        """Score the reply, and end.
+
+        Raises:
+            EnvError: there is no episode, or the function failed: no reward is known.
+        """
+        if self._task is None:
+            raise EnvError("step without an episode: call reset first")
+        reward, components = await self._scorer.score(text_of(action), self._row)
+        info: dict[str, Any] = {"task_id": self._task.id, "stop_reason": "answer"}
+        if components:
+            info |= {"reward_components": components, "metrics": dict(components)}
+        self._task = None
+        return Step([], reward, True, False, info)
+
+    async def close(self) -> None:
+        await self._scorer.close()

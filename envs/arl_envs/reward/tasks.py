@@ -1,0 +1,118 @@
+"""Rows to tasks: a prompt each, and the row that the function will be given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.loading import import_object
+from agentgym_rl.task import Split
+
+from .options import Options
+
+_ROLES = ("system", "user", "assistant", "tool", "developer")
+_SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTasks:
+    """Makes a row tasks: `{"messages": [...], "row": {...}}`."""
+
+    prompt_field: str
+    system_prompt: str
+    processor: str | None
+    weight_field: str
+
+    def __call__(self, row: Row) -> list[RowTask]:
+        return [self._task(item) for item in self._processed(row)]
+
+    def _processed(self, row: Row) -> list[dict[str, Any]]:
+        if self.processor is None:
+            return [dict(row)]
+        found = import_object(self.processor)(dict(row))
+        items = found if isinstance(found, list) else [] if found is None else [found]
+        if not all(isinstance(item, dict) for item in items):
+            raise ConfigError(
+                f"{self.processor} returned {found!r:.200}, expected a row (a dictionary), a list "
+                "of them, or None to leave it out"
+            )
+        return items
+
+    def _task(self, row: dict[str, Any]) -> RowTask:
+        try:
+            text = json.dumps(row, sort_keys=True, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise RowRefused(
+                f"the row is no JSON ({error}); a `processor` can make it so"
+            ) from error
+        messages = self._messages(row)
+        question = json.dumps(messages, ensure_ascii=False)
+        weight = weight_of(row, self.weight_field)
+        return RowTask(question, {"messages": messages, "row": row}, key=text, weight=weight)
+
+    def _messages(self, row: Row) -> list[dict[str, Any]]:
+        prompt = row.get(self.prompt_field)
+        if isinstance(prompt, str) and prompt.strip():
+            messages = [{"role": "user", "content": prompt}]
+        elif isinstance(prompt, list) and prompt:
+            messages = [_message(item) for item in prompt]
+        else:
+            raise RowRefused(
+                f"{self.prompt_field}: got {shorten(prompt)}, expected text or a list of messages "
+                f"(prompt_field); the row has {', '.join(map(str, row))}"
+            )
+        if messages[-1]["role"] == "assistant":
+            raise RowRefused(f"{self.prompt_field}: its last message is the assistant's")
+        if not self.system_prompt:
+            return messages
+        if messages[0]["role"] in _SYSTEM:
+            raise RowRefused("a system message of its own, where system_prompt is set")
+        return [{"role": "system", "content": self.system_prompt}, *messages]
+
+
+def _message(value: Any) -> dict[str, Any]:
+    match value:
+        case {"role": role, "content": str()} if role in _ROLES:
+            return dict(value)
+    raise RowRefused(f"a message: got {value!r:.80}, expected role and content")
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """The same for every file."""
+
+    make: MakeTasks
+
+    def __call__(self, row: Row, where: str) -> MakeTasks:
+        return self.make
+
+
+def prompt_tasks(split: Split, options: Options, *, seed: int) -> RowTasks:
+    """The tasks of `split`.
+
+    Raises:
+        ConfigError: no such file, processor or prompt; or a processor that fails.
+    """
+    if options.processor is not None and not callable(import_object(options.processor)):
+        raise ConfigError(f"processor {options.processor} is no function")
+    rows = options.where()
+    make = MakeTasks(
+        options.prompt_field, options.system_prompt, options.processor, rows.weight_field
+    )
+    return row_tasks(split, rows, Choose(make), seed=seed)
+
+
+def task_parts(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages and row of `Task.data`.
+
+    Raises:
+        ValueError: it is none of this environment's.
+    """
+    match data:
+        case {"messages": [_, *_] as messages, "row": dict(row)}:
+            return list(messages), row
+    raise ValueError(f"got {sorted(map(str, data))}, expected messages and row")

@@ -1,0 +1,128 @@
+"""The tools environment: a request, a shop's tools, and a checked end state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentgym_rl.env import Message, Step
+from agentgym_rl.errors import EnvError
+from agentgym_rl.task import Split, Task
+from agentgym_rl.tool_env import ToolEnv
+
+from .answers import Verdict, is_question, judge
+from .levels import level_of
+from .oracle import solve
+from .problem import Problem, problem_of
+from .shop import Database, Desk
+from .source import ToolsTasks
+
+MAX_QUESTIONS = 3
+"""That get a reply; the next one counts as the end."""
+NOTHING_TO_ADD = "I have said all there is to say."
+
+
+class ToolsEnv(Desk, ToolEnv):
+    """Make a request; tool calls are carried out, a message without any is said to the user.
+
+    The user replies to a question: a message that ends with "?". Any other message is the final
+    answer. The reward is 1 if all tables are as they should be, nothing was tried that is
+    refused and that nobody asked for, what the request leaves open was asked, and the answer
+    says the facts (`answers.py`); it comes with the last step only.
+
+    `level`: 1 to 5. From 2 on its knobs may be turned: `num_calls` of a perfect agent (1-6),
+    `num_tables` (5-7), `distractors` (0-5), and the shares of requests with `ambiguity` and of
+    `impossible` ones (0-1).
+
+    Raises:
+        ConfigError: no such level or knob.
+    """
+
+    def __init__(
+        self,
+        *,
+        level: int = 1,
+        num_calls: int | None = None,
+        num_tables: int | None = None,
+        distractors: int | None = None,
+        ambiguity: float | None = None,
+        impossible: float | None = None,
+    ) -> None:
+        self._options = {
+            "level": level,
+            "num_calls": num_calls,
+            "num_tables": num_tables,
+            "distractors": distractors,
+            "ambiguity": ambiguity,
+            "impossible": impossible,
+        }
+        self._level = level_of(level, **{k: v for k, v in self._options.items() if k != "level"})
+        self.max_turns = self._level.max_turns
+        self.use_tools(self._level.tools)
+        self._problem: Problem | None = None
+
+    @classmethod
+    def task_source(cls, split: Split, *, seed: int, level: int = 1, **knobs: Any) -> ToolsTasks:
+        """Endless tasks of `split`; no request is in both splits."""
+        return ToolsTasks(split, seed=seed, level=level_of(level, **knobs))
+
+    def task_options(self) -> dict[str, Any]:
+        return self._options
+
+    def begin(self, task: Task) -> list[Message]:
+        """The request.
+
+        Raises:
+            EnvError: the task is none of this environment's.
+        """
+        level, knobs = task.data.get("level"), task.data.get("knobs", {})
+        if (level, knobs) != (self._level.number, dict(self._level.knobs)):
+            raise EnvError(
+                f"task {task.id} is of level {level!r} {knobs}, the environment of "
+                f"{self._level.number} {dict(self._level.knobs)}"
+            )
+        problem = problem_of(self._level, task.seed)
+        if task.data.get("request") != problem.request:
+            raise EnvError(f"task {task.id} was not generated: its seed makes another request")
+        self._forget()
+        Desk.__init__(self, Database(problem.image), problem.salt)
+        self._problem = problem
+        self._questions = 0
+        return [
+            {"role": "system", "content": self._level.prompt},
+            {"role": "user", "content": problem.request},
+        ]
+
+    def finish(self, text: str) -> Step:
+        """Reply to a question, or judge the end."""
+        assert self._problem is not None
+        if is_question(text) and self._questions < MAX_QUESTIONS:
+            self._questions += 1
+            reply = self._problem.ask.reply if self._problem.ask else NOTHING_TO_ADD
+            return Step([{"role": "user", "content": reply}], 0.0, False, False, self._counted())
+        verdict = judge(text, self._problem.facts)
+        parts = {
+            "answer": float(verdict is Verdict.OK),
+            "state": float(self.database.state() == self._problem.end),
+            "asked_for": float(self.refused <= self._problem.refused),
+            "questions": float(self._problem.ask is None or self._questions > 0),
+        }
+        reward = float(all(parts.values()))
+        if verdict is Verdict.OK and not reward:
+            verdict = Verdict.WRONG
+        judged = {"verifier": verdict.value, "reward_components": parts}
+        return Step([], reward, True, False, self._counted() | judged)
+
+    def solve(self) -> list[Message] | None:
+        return None if self._problem is None else solve(self._problem)
+
+    async def close(self) -> None:
+        await super().close()
+        self._forget()
+
+    def _counted(self) -> dict[str, Any]:
+        return {"metrics": {"questions": self._questions}}
+
+    def _forget(self) -> None:
+        if self._problem is not None:
+            self.database.close()
+            self._problem = None

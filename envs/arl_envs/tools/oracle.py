@@ -1,0 +1,33 @@
+"""The gold player: what a perfect agent would say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from agentgym_rl.env import Message
+
+from .answers import answer
+from .goals import GoldCall
+from .problem import Problem
+
+
+def solve(problem: Problem) -> list[Message]:
+    """The assistant messages of a perfect episode: a call a message, a question
+    where one is needed, then the answer."""
+    said = [call_message(call, call_id=f"call_{i}") for i, call in enumerate(problem.calls)]
+    if problem.ask is not None:
+        said.insert(problem.ask.after, text_message(problem.ask.question))
+    return [*said, text_message(answer(problem.facts))]
+
+
+def call_message(call: GoldCall, *, call_id: str) -> dict[str, Any]:
+    """An assistant message that makes one call."""
+    function = {"name": call.tool, "arguments": json.dumps(dict(call.arguments))}
+    made = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
+def text_message(text: str) -> dict[str, Any]:
+    """An assistant message without a call."""
+    return {"role": "assistant", "content": text}

@@ -1,0 +1,116 @@
+"""A request, the world it is made in, and what must have happened in the end."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .by_name import by_name
+from .compose import Plan, composed
+from .goals import Ask, Goal, GoldCall
+from .levels import Level
+from .shop import WRITES, Database, Desk
+from .shop.rules import Attempt, Refused, attempt_of
+from .world import World, draw
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything about a task; a pure function of its level and seed."""
+
+    request: str
+    salt: str
+    image: bytes
+    """The world as it is found."""
+    end: str
+    """`Database.state` of the world as it is to be left."""
+    facts: tuple[str, ...]
+    refused: frozenset[Attempt]
+    """What may be tried though it is refused: it was asked for."""
+    calls: tuple[GoldCall, ...]
+    ask: Ask | None
+    """What the request leaves open; who does not ask is not paid, however well guessed."""
+
+
+@lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
+def problem_of(level: Level, seed: int) -> Problem:
+    """The problem of `seed`."""
+    source = random.Random(f"arl-tools/{level.name}/{seed}")
+    plan = Plan.draw(source, level) if level.number > 1 else None
+    while True:  # draws until the shop itself agrees with what the generator thinks
+        world = draw(source, level.size)
+        drawn = composed(source, world, plan, level) if plan else by_name(source, world)
+        if drawn is None:
+            continue
+        salt = f"{source.getrandbits(64):x}"
+        if found := _played(world, salt, *drawn):
+            return found
+
+
+def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Problem | None:
+    """The problem, once its calls have been made; None: they do not do what they should."""
+    database = Database.of(world.rows())
+    try:
+        image, desk = database.image(), Desk(database, salt)
+        calls: dict[Attempt, GoldCall] = {}
+        facts: list[str] = []
+        for goal in goals:
+            for call in goal.calls[:-1]:
+                if _done(desk, call)[1]:
+                    return None
+                calls[attempt_of(call.tool, call.arguments)] = call
+            fact = _fact(desk, goal)
+            if fact is None or (fact and not _tells(fact, request)):
+                return None
+            facts += [fact] if fact else []
+            calls[attempt_of(goal.calls[-1].tool, goal.calls[-1].arguments)] = goal.calls[-1]
+        end, refused = database.state(), frozenset(desk.refused)
+    finally:
+        database.close()
+    return Problem(
+        request=request,
+        salt=salt,
+        image=image,
+        end=end,
+        facts=tuple(facts),
+        refused=refused,
+        calls=tuple(calls.values()),
+        ask=goals[0].ask,
+    )
+
+
+def _fact(desk: Desk, goal: Goal) -> str | None:
+    """What is to be said of a goal after its last call; None: the call does something else."""
+    before = desk.database.state()
+    result, refused = _done(desk, goal.calls[-1])
+    changed = desk.database.state() != before
+    writes = goal.calls[-1].tool in WRITES
+    if refused is not goal.refused or changed is not (writes and not refused):
+        return None
+    if refused:
+        return f"refused {_REFERENCE.findall(result)[-1]}"
+    if not goal.fact:
+        return ""
+    found = re.search(goal.fact, result)
+    return found[1] if found else None
+
+
+def _tells(fact: str, request: str) -> bool:
+    """Whether nobody says it without having looked: it is long enough, and not in the request."""
+    said = fact.split()[-1]
+    return len(said) >= _LEAST_CHARS and said not in request
+
+
+def _done(desk: Desk, call: GoldCall) -> tuple[str, bool]:
+    """The result, and whether it is a refusal."""
+    try:
+        return getattr(desk, call.tool)(**call.arguments), False
+    except Refused as error:
+        return str(error), True
+
+
+_LEAST_CHARS = 3
+_REFERENCE = re.compile(r"ref (\d+)")

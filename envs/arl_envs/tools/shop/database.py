@@ -1,0 +1,79 @@
+"""The tables, in SQLite and in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+Rows = Mapping[str, Sequence[Sequence[Any]]]
+"""Rows by table."""
+
+SCHEMA = """
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, phone INTEGER);
+CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, price INTEGER, stock INTEGER);
+CREATE TABLE orders (
+    id INTEGER PRIMARY KEY, customer INTEGER, status TEXT, days INTEGER, city TEXT
+);
+CREATE TABLE lines (orders INTEGER, product INTEGER, quantity INTEGER);
+CREATE TABLE payments (orders INTEGER PRIMARY KEY, amount INTEGER, refunded INTEGER);
+CREATE TABLE appointments (id INTEGER PRIMARY KEY, customer INTEGER, day INTEGER, hour INTEGER);
+CREATE TABLE tickets (id INTEGER PRIMARY KEY, customer INTEGER, subject TEXT, status TEXT);
+"""
+TABLES = ("customers", "products", "orders", "lines", "payments", "appointments", "tickets")
+
+
+class Database:
+    """One world. `image`: what `image()` of another gave; without it the tables are empty."""
+
+    def __init__(self, image: bytes | None = None) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.deserialize(_empty() if image is None else image)
+
+    @classmethod
+    def of(cls, rows: Rows) -> Database:
+        """A world of these rows."""
+        made = cls()
+        made._connection.execute("BEGIN")
+        for table, found in rows.items():
+            if found:
+                marks = ", ".join("?" * len(found[0]))
+                made._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
+        made._connection.execute("COMMIT")
+        return made
+
+    def image(self) -> bytes:
+        """All of it, for another `Database`."""
+        return self._connection.serialize()
+
+    def all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that a query finds."""
+        return self._connection.execute(query, values).fetchall()
+
+    def run(self, statement: str, *values: Any) -> None:
+        """Change something."""
+        self._connection.execute(statement, values)
+
+    def state(self) -> str:
+        """A digest of all rows of all tables, whatever their order."""
+        found = {table: sorted(self.all(f"SELECT * FROM {table}")) for table in TABLES}
+        return hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+
+    def close(self) -> None:
+        """Forget it all; idempotent."""
+        self._connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@cache
+def _empty() -> bytes:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(SCHEMA)
+    image = connection.serialize()
+    connection.close()
+    return image

@@ -1,0 +1,59 @@
+"""What the shop's rules forbid is refused, with a number that nobody can guess."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.tool_env import ToolError
+
+from .database import Database
+
+Attempt = tuple[str, str]
+"""A tool and its arguments as JSON."""
+
+
+class Refused(ToolError):
+    """A rule forbids it. The number is the shop's word that this very thing was tried."""
+
+    def __init__(self, reason: str, number: int) -> None:
+        super().__init__(f"refused, {reason}, ref {number}")
+
+
+class Rulebook:
+    """What all desks share: a database, and what was refused there.
+
+    `salt` makes the numbers of refusals this world's own.
+    """
+
+    def __init__(self, database: Database, salt: str) -> None:
+        self.database = database
+        self.salt = salt
+        self.refused: set[Attempt] = set()
+
+    def refuse(self, reason: str, tool: str, arguments: Mapping[str, Any]) -> Refused:
+        """The error to raise."""
+        attempt = attempt_of(tool, arguments)
+        self.refused.add(attempt)
+        text = f"{self.salt}/{attempt[0]}/{attempt[1]}"
+        digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
+        return Refused(reason, 100 + int.from_bytes(digest, "big") % 900)
+
+    def row(self, table: str, key: int, word: str) -> tuple[Any, ...]:
+        """The row of `table` whose id is `key`.
+
+        Raises:
+            ToolError: there is none.
+        """
+        in_range = 0 <= key < 2**31  # SQLite has no larger ones
+        found = self.database.all(f"SELECT * FROM {table} WHERE id = ?", key) if in_range else []
+        if not found:
+            raise ToolError(f"there is no such {word}")
+        return found[0]
+
+
+def attempt_of(tool: str, arguments: Mapping[str, Any]) -> Attempt:
+    """The call as it is compared."""
+    return tool, json.dumps(dict(arguments), sort_keys=True)

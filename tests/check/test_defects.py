@@ -1,0 +1,64 @@
+"""Good environments pass every criterion; one planted defect fails its criterion and no other."""
+
+import asyncio
+
+import defects  # type: ignore[import-not-found]
+import pytest
+
+from agentgym_rl import EnvSpec, check_env
+from agentgym_rl.check import CRITERIA, Outcome, Report
+
+PLANTED = {
+    name: found
+    for name, found in vars(defects).items()
+    if isinstance(found, type) and "planted" in vars(found)
+}
+
+
+def checked(name: str, **given) -> Report:
+    return asyncio.run(check_env(name, episodes=4, **given))
+
+
+def spec_of(name: str) -> EnvSpec:
+    path = f"defects:{name}"
+    if name in ("StepsBeforeReset", "StepsOn"):
+        return defects.BareSpec(id=path, entry_point=path)
+    kwargs = {"Unsendable": {"judge": {1, 2}}, "OwnOptions": {"level": 2}}.get(name, {})
+    return EnvSpec(id=path, entry_point=path, kwargs=kwargs)
+
+
+SKIPPED = {"tool-results", "call-everything", "gold"}
+GOOD = {
+    "Toy": set(),
+    "SyncToy": set(),
+    "ThreadedToy": set(),
+    "OwnWords": SKIPPED,
+    "OneGame": SKIPPED | {"seeds-differ", "splits-disjoint"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_environment_fails_nothing(name):
+    report = checked(f"toys:{name}")
+    assert report.failed == [], str(report)
+    assert {each.id for each in report.results if each.outcome is Outcome.SKIPPED} == GOOD[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_fails_its_criterion_alone(name):
+    report = checked(spec_of(name))
+    assert report.failed == [PLANTED[name].planted], str(report)
+    assert not report.passed
+
+
+def test_every_criterion_has_a_planted_defect():
+    assert {found.planted for found in PLANTED.values()} == {each.id for each in CRITERIA}
+
+
+def test_what_a_criterion_needs_stands_before_it():
+    seen: set[str] = set()
+    for each in CRITERIA:
+        assert set(each.needs) <= seen, each.id
+        seen.add(each.id)

@@ -1,0 +1,130 @@
+"""Rows of anybody's: what a maker may do, what is recorded of them, and what is held in memory."""
+
+import json
+import logging
+import pickle
+
+import pytest
+
+from agentgym_rl.data import Rows, RowTask, row_tasks
+from agentgym_rl.data.hub import commit_of
+from agentgym_rl.errors import ConfigError
+
+from .rows_kit import asked, choose, write
+
+EVERYTHING = {"eval_fraction": 0}
+
+
+def test_tasks_say_what_they_come_from(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"ask": "A"}, {"ask": "B"}, {"ask": ""}, {"ask": "a"})
+    told = row_tasks("train", Rows(path=path, **EVERYTHING), choose).describe()
+    assert json.loads(json.dumps(told)) == told
+    assert told["sources"] == [path]
+    assert (told["rows"], told["rows_refused"], told["tasks_train"]) == (4, 1, 3)
+    assert told["reasons"] == [f"{path}, line 3: ask: got '', expected text"]
+
+
+def test_the_digest_is_of_the_tasks_not_of_their_order(tmp_path):
+    one = write(tmp_path / "one.jsonl", {"ask": "A"}, {"ask": "B"})
+    same = write(tmp_path / "same.jsonl", {"ask": "B"}, {"ask": "A"})
+    other = write(tmp_path / "other.jsonl", {"ask": "B"}, {"ask": "C"})
+    rows = [
+        row_tasks("train", Rows(path=path, **EVERYTHING), choose) for path in (one, same, other)
+    ]
+    digests = [tasks.describe()["content"] for tasks in rows]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_weights_are_the_rows_own_unless_told_otherwise(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"ask": "A", "weight": 2}, {"ask": "B", "mass": 0.5})
+
+    def weights(**options):
+        tasks = row_tasks("train", Rows(path=path, **EVERYTHING, **options), choose)
+        return sorted(task.weight for task in tasks)
+
+    assert weights() == [1.0, 2.0]
+    assert weights(weight_field="mass") == [0.5, 1.0]
+    assert weights(weight_field="") == [1.0, 1.0]
+
+
+class Fickle:
+    """Another task each time: no pure function."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, row):
+        self.calls += 1
+        return RowTask(f"{row['ask']} {self.calls}", {})
+
+
+def test_a_maker_that_is_no_pure_function_is_found_out(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"ask": "A"})
+    fickle = Fickle()
+    tasks = row_tasks("train", Rows(path=path, **EVERYTHING), lambda row, where: fickle)
+    with pytest.raises(ConfigError, match="no pure function"):
+        tasks[0]
+
+
+def broken(row):
+    raise ZeroDivisionError("by nothing")
+
+
+def choose_broken(row, where):
+    return broken
+
+
+def choose_nothing(row, where):
+    return lambda row: None
+
+
+def test_a_maker_that_fails_names_file_and_line(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"ask": "A"})
+    with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1: .*ZeroDivisionError: by nothing"):
+        row_tasks("train", Rows(path=path), choose_broken)
+    with pytest.raises(ConfigError, match="no row of 1 makes a task: 1 are left out"):
+        row_tasks("train", Rows(path=path), choose_nothing)
+
+
+def test_an_index_holds_places_and_no_rows(tmp_path):
+    path = write(tmp_path / "rows.jsonl", *({"ask": f"{i}", "pad": "x" * 5000} for i in range(300)))
+    tasks = row_tasks("train", Rows(path=path, **EVERYTHING), choose)
+    assert len(pickle.dumps(tasks)) < 300 * 60 + 2000
+    assert len(tasks[7].data["row"]["pad"]) == 5000
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_sources_travel_to_other_processes(tmp_path, suffix):
+    tasks = asked(tmp_path, 5)
+    if suffix == "parquet":
+        pyarrow = pytest.importorskip("pyarrow", reason="pyarrow comes with the extra hf")
+        import pyarrow.parquet as parquet
+
+        rows = pyarrow.Table.from_pylist([{"ask": f"What is {i}?"} for i in range(5)])
+        parquet.write_table(rows, tmp_path / "asked.parquet")
+        tasks = row_tasks("train", Rows(path=str(tmp_path / "asked.parquet"), **EVERYTHING), choose)
+    first = tasks[0]
+    assert pickle.loads(pickle.dumps(tasks))[0] == first
+
+
+def test_questions_stay_in_their_split_whatever_else_differs(tmp_path, caplog):
+    held = write(tmp_path / "held.jsonl", {"ask": "A"})
+    path = write(tmp_path / "rows.jsonl", {"ask": " A "}, {"ask": "B"})
+    with caplog.at_level(logging.WARNING):
+        tasks = row_tasks("train", Rows(path=path, eval_path=held), choose)
+    assert [task.data["row"]["ask"] for task in tasks] == ["B"]
+    assert "the same question as" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "commit"),
+    [
+        ([f"hf://datasets/a/b@{'0a' * 20}/main/train.parquet"], "0a" * 20),
+        (["hf://datasets/a/b@main/train.parquet"], None),
+        ([f"x@{'0a' * 20}/1", f"x@{'0b' * 20}/2"], None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_the_commit_of_a_data_set_is_in_its_files_addresses(files, commit):
+    assert commit_of(files) == commit

@@ -1,0 +1,224 @@
+"""The tools of a real MCP server on an environment, over stdio and over HTTP."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym_rl import Env, Step, ToolEnv, make, tool
+from agentgym_rl.errors import ConfigError, InfraError
+
+SERVER = Path(__file__).with_name("server.py")
+COMMAND = [sys.executable, str(SERVER)]
+
+
+class Own(ToolEnv):
+    """An environment with a tool of its own."""
+
+    def begin(self, task):
+        return [{"role": "user", "content": "go"}]
+
+    @tool
+    def own(self) -> str:
+        """The environment's."""
+        return "mine"
+
+    def finish(self, text):
+        return 1.0
+
+
+def made(**kwargs: Any) -> Env:
+    kwargs = kwargs if "url" in kwargs else {"command": COMMAND} | kwargs
+    wrapper = {"entry_point": "arl_envs.mcp:McpTools", "kwargs": kwargs}
+    return make(f"{__name__}:Own", wrappers=[wrapper])
+
+
+def said(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    many = [
+        {
+            "id": f"c{i}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for i, (name, arguments) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": many}
+
+
+def played(env: Env, *actions: dict[str, Any]) -> list[Step]:
+    async def play() -> list[Step]:
+        try:
+            await env.reset(seed=1)
+            return [await env.step(action) for action in actions]
+        finally:
+            await env.close()
+
+    return asyncio.run(play())
+
+
+def texts(step: Step) -> list[str]:
+    return [message["content"] for message in step.observation]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with subprocess.Popen([*COMMAND, str(port)], stderr=subprocess.DEVNULL) as server:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/mcp"
+        server.kill()
+
+
+@pytest.mark.slow
+def test_its_tools_stand_beside_the_environments():
+    env = made(tools=["add"], prefix="srv_")
+    (step,) = played(env, said(("srv_add", {"a": 2, "b": 3}), ("own", {}), ("add", {})))
+    assert [tool["function"]["name"] for tool in env.tools] == ["own", "srv_add"]
+    assert env.tools[1]["function"]["parameters"]["required"] == ["a", "b"]
+    assert texts(step)[:2] == ["5", "mine"]
+    assert texts(step)[2].startswith("error: no such tool")
+    assert [m["tool_call_id"] for m in step.observation] == ["c0", "c1", "c2"]
+    assert step.info["metrics"] == {
+        "tool_calls": 2,
+        "tool_errors": 1,
+        "mcp_calls": 1,
+        "mcp_errors": 0,
+    }
+
+
+@pytest.mark.slow
+def test_over_http(url):
+    steps = played(made(url=url), said(("add", {"a": 2, "b": 3})), said(("own", {})))
+    assert [texts(step) for step in steps] == [["5"], ["mine"]]
+
+
+@pytest.mark.slow
+def test_an_answer_ends_the_episode():
+    (step,) = played(made(), {"role": "assistant", "content": "done"})
+    assert (step.reward, step.terminated) == (1.0, True)
+
+
+@pytest.mark.slow
+def test_what_fails_is_answered():
+    calls = said(("fail", {"why": "no luck"}), ("add", {"a": "x"}))
+    bad = {"id": "b", "type": "function", "function": {"name": "add", "arguments": "{"}}
+    calls["tool_calls"].append(bad)
+    (step,) = played(made(), calls)
+    assert all(text.startswith("error: ") for text in texts(step))
+    assert "executing tool fail" in texts(step)[0]
+    assert len(step.info["tool_errors"]) == 3
+
+
+@pytest.mark.slow
+def test_each_episode_has_a_server_of_its_own():
+    env, other = made(), made()
+
+    async def play() -> list[str]:
+        found: list[str] = []
+        for each in (env, other, env):
+            await each.reset(seed=1)
+            for _ in range(2):
+                found += texts(await each.step(said(("tick", {}))))
+        await env.close()
+        await other.close()
+        return found
+
+    assert asyncio.run(play()) == ["1", "2"] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(("die", {}), "going down"), (("sleep", {"seconds": 60}), "sleep")],
+    ids=["dies", "hangs"],
+)
+def test_a_server_that_fails_is_infrastructure(call, message):
+    with pytest.raises(InfraError, match=message):
+        played(made(call_timeout_s=3.0), said(call))
+
+
+@pytest.mark.slow
+def test_a_dead_server_stays_dead_until_the_next_episode():
+    env = made(call_timeout_s=3.0)
+
+    async def play() -> str:
+        await env.reset(seed=1)
+        for _ in range(2):
+            with pytest.raises(InfraError):
+                await env.step(said(("die", {})))
+        await env.reset(seed=1)
+        (text,) = texts(await env.step(said(("tick", {}))))
+        await env.close()
+        return text
+
+    assert asyncio.run(play()) == "1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [["no-such-program-anywhere"], [sys.executable, "-c", "raise SystemExit('not today')"]],
+    ids=["missing", "ends"],
+)
+def test_a_server_that_does_not_start_is_infrastructure(command):
+    with pytest.raises(InfraError, match="did not start"):
+        played(made(command=command, start_timeout_s=5.0))
+
+
+@pytest.mark.slow
+def test_variables_are_those_it_is_given(monkeypatch):
+    monkeypatch.setenv("ARL_SECRET", "key")
+    env = made(variables={"COLOR": "red"})
+    asked = [("variable", {"name": "ARL_SECRET"}), ("variable", {"name": "COLOR"})]
+    assert texts(played(env, said(*asked))[0]) == ["(not set)", "red"]
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_it():
+    def children() -> int:
+        return len(os.listdir("/proc/self/task")) + len(_children())
+
+    before = children()
+    played(made(), said(("add", {"a": 1, "b": 1})))
+    assert children() == before
+
+
+def _children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kwargs", "said_of_it"),
+    [({"tools": ["multiply"]}, "multiply"), ({"tools": ["add"], "prefix": ""}, None)],
+    ids=["unknown", "fine"],
+)
+def test_tools_are_chosen_by_name(kwargs, said_of_it):
+    if said_of_it is None:
+        assert len(played(made(**kwargs), said(("add", {"a": 1, "b": 1})))) == 1
+        return
+    with pytest.raises(ConfigError, match=said_of_it):
+        played(made(**kwargs))
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"command": []}, {"command": "python x"}, {"url": "http://x", "command": ["y"]}]
+)
+def test_one_way_to_the_server(kwargs):
+    with pytest.raises(ConfigError, match="command"):
+        made(**kwargs)

@@ -1,0 +1,75 @@
+"""Reward functions and processors of all kinds, imported by name as a user's are."""
+
+import asyncio
+import signal
+import threading
+import time
+
+
+def length(completion, row):
+    return len(completion) - row["least"]
+
+
+async def slow_length(completion, row):
+    await asyncio.sleep(0.001)
+    return length(completion, row)
+
+
+def parts(completion, row):
+    row["least"] = 99  # its own copy: nobody else sees it
+    return {"reward": 2.5, "style": 1, "right": True}
+
+
+def thread_name(completion, row):
+    return {"reward": threading.current_thread() is not threading.main_thread()}
+
+
+def broken(completion, row):
+    return row["nothing"]
+
+
+def no_number(completion, row):
+    return "good"
+
+
+def no_reward(completion, row):
+    return {"right": 1.0}
+
+
+def infinite(completion, row):
+    return float("inf")
+
+
+async def hanging(completion, row):
+    await asyncio.sleep(60)
+
+
+def looping(completion, row):
+    while True:
+        time.sleep(1)
+
+
+def dying(completion, row):
+    signal.raise_signal(signal.SIGKILL)
+
+
+def one_argument(completion):
+    return 0.0
+
+
+NUMBER = 7
+
+
+def halves(row):
+    """Two tasks of a row, none of one that says so."""
+    if row.get("skip"):
+        return None
+    return [{"prompt": f"{row['prompt']} ({part})", "least": part} for part in (1, 2)]
+
+
+def heavy(row):
+    return row | {"weight": 3.0}
+
+
+def no_row(row):
+    return "a row"

@@ -1,0 +1,239 @@
+"""The reward environment: a prompt, a reward function, nothing else."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentgym_rl import EnvSpec, Step, make
+from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.registry import register, spec
+from agentgym_rl.wrappers import StepTimeout
+
+HERE = f"{__name__.rpartition('.')[0]}.functions"
+ENV = "arl_envs.reward:SPEC"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return write(tmp_path / "rows.jsonl", *({"prompt": f"Say {i}.", "least": i} for i in range(40)))
+
+
+def write(path: Path, *rows: Any) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def source(split: str = "train", *, function: str = "length", **options: Any) -> Any:
+    options = {"function": f"{HERE}:{function}"} | options
+    return spec(ENV).task_source(split, seed=0, **options)  # type: ignore[arg-type]
+
+
+def scored(said: str, *, function: str = "length", **options: Any) -> Step:
+    """One episode of the first training task."""
+
+    async def play() -> Step:
+        env = make(ENV, function=f"{HERE}:{function}", **options)
+        try:
+            task = source(function=function, **options)[0]
+            await env.reset(options={"task": task})
+            return await env.step({"role": "assistant", "content": said})
+        finally:
+            await env.close()
+
+    return asyncio.run(play())
+
+
+# ---------------------------------------------------------------- scoring
+@pytest.mark.parametrize("function", ["length", "slow_length"])
+def test_the_reward_is_what_the_function_says(data, function):
+    least = source(data=data)[0].data["row"]["least"]
+    step = scored("hello", function=function, data=data)
+    assert (step.reward, step.terminated, step.observation) == (5 - least, True, [])
+
+
+def test_parts_of_a_reward_are_told(data):
+    step = scored("x", function="parts", data=data)
+    assert step.reward == 2.5
+    assert step.info["reward_components"] == {"style": 1.0, "right": 1.0}
+    assert source(data=data)[0].data["row"]["least"] != 99
+
+
+def test_a_thread_keeps_it_off_the_loop(data):
+    assert scored("x", function="thread_name", data=data).reward == 0.0
+    assert scored("x", function="thread_name", data=data, executor="thread").reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("broken", "broken raised KeyError: 'nothing'"),
+        ("no_number", "returned 'good', expected a number"),
+        ("no_reward", "needs the key 'reward'"),
+        ("infinite", "expected finite numbers"),
+    ],
+)
+def test_a_function_that_fails_is_the_environment_s_failure(data, function, said):
+    with pytest.raises(EnvError, match=said):
+        scored("x", function=function, data=data)
+
+
+def test_a_function_that_never_returns_is_the_environment_s_failure(data):
+    with pytest.raises(StepTimeout, match=r"0\.05 s"):
+        scored("x", function="hanging", data=data, timeout_s=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("looping", "timeout"), ("dying", "crash"), ("broken", "error: .*nothing")],
+)
+def test_the_pool_survives_any_function(data, function, said):
+    with pytest.raises(EnvError, match=f"(?s){function} in the verifier pool: {said}"):
+        scored("x", function=function, data=data, executor="pool", timeout_s=0.5)
+
+
+@pytest.mark.slow
+def test_the_pool_scores_as_this_process_does(data):
+    assert scored("abc", data=data, executor="pool") == scored("abc", data=data)
+
+
+# ---------------------------------------------------------------- prompts and rows
+def first_messages(**options: Any) -> list[Any]:
+    async def reset() -> list[Any]:
+        task = source(**options)[0]
+        messages, info = await make(ENV, function=f"{HERE}:length", **options).reset(
+            options={"task": task}
+        )
+        assert info["task_id"] == task.id
+        return messages
+
+    return asyncio.run(reset())
+
+
+def test_a_prompt_is_text_or_messages(tmp_path):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    path = write(tmp_path / "rows.jsonl", {"ask": "Hi"})
+    text = first_messages(
+        data=path, prompt_field="ask", system_prompt="Be brief.", rows={"eval_fraction": 0}
+    )
+    assert text == chat
+    path = write(tmp_path / "chat.jsonl", {"prompt": chat})
+    assert first_messages(data=path, rows={"eval_fraction": 0}) == chat
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"ask": "Hi"}, "prompt: got nothing, expected text .*; the row has ask"),
+        ({"prompt": []}, "expected text or a list of messages"),
+        ({"prompt": [{"role": "robot", "content": "x"}]}, "a message: got"),
+        ({"prompt": [{"role": "assistant", "content": "x"}]}, "last message is the assistant's"),
+        ({"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]}, "own"),
+        ({"prompt": "x", "weight": "2 kg"}, "weight: got '2 kg', expected a number"),
+    ],
+)
+def test_a_bad_row_is_told(tmp_path, row, said):
+    path = write(tmp_path / "rows.jsonl", row)
+    with pytest.raises(ConfigError, match=f"all 1 rows are refused: .*line 1: .*{said}"):
+        source(data=path, system_prompt="Be brief.")
+
+
+def test_held_out_prompts_are_never_trained_on(data, tmp_path):
+    again = [{"prompt": f"Say {i}.", "least": 50 + i} for i in range(40)]
+    path = write(
+        tmp_path / "twice.jsonl", *map(json.loads, Path(data).read_text().splitlines()), *again
+    )
+    asked = {
+        split: {task.data["row"]["prompt"] for task in source(split, data=path)}
+        for split in ("train", "eval")
+    }
+    assert len(asked["train"]) + len(asked["eval"]) == 40
+    assert asked["train"].isdisjoint(asked["eval"])
+    assert len(source("train", data=path)) == 2 * len(asked["train"])  # rows that differ stay
+
+
+def test_eval_data_is_held_out_whole(data, tmp_path):
+    held = write(tmp_path / "eval.jsonl", {"prompt": "Say 1.", "least": 0}, {"prompt": "New."})
+    assert len(source("eval", data=data, eval_data=held)) == 2
+    assert len(source("train", data=data, eval_data=held)) == 39
+
+
+# ---------------------------------------------------------------- processors and weights
+def test_a_processor_makes_of_a_row_what_it_likes(tmp_path):
+    rows = [{"prompt": "A", "id": "a"}, {"prompt": "B", "skip": True}, {"prompt": "C"}]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    tasks = source(data=path, processor=f"{HERE}:halves", rows={"eval_fraction": 0})
+    assert sorted(t.data["row"]["prompt"] for t in tasks) == ["A (1)", "A (2)", "C (1)", "C (2)"]
+    assert len({task.id for task in tasks}) == 4
+    assert (tasks.index.num_rows, tasks.index.num_left_out) == (3, 1)
+
+
+def test_a_processor_that_fails_names_file_and_row(data):
+    for processor in ("broken", "no_row"):
+        with pytest.raises(ConfigError, match=r"rows\.jsonl, line 1|expected a row"):
+            source(data=data, processor=f"{HERE}:{processor}")
+
+
+def test_rows_have_weights(tmp_path):
+    rows = [{"prompt": "A", "weight": 0}, {"prompt": "B", "weight": 2.5}, {"prompt": "C"}]
+    options = {"data": write(tmp_path / "rows.jsonl", *rows), "rows": {"eval_fraction": 0}}
+    weights = {task.data["row"]["prompt"]: task.weight for task in source(**options)}
+    assert weights == {"A": 0.0, "B": 2.5, "C": 1.0}
+    processed = source(**options, processor=f"{HERE}:heavy")
+    assert {task.weight for task in processed} == {3.0}
+
+
+# ---------------------------------------------------------------- options
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": None}, "give --data FILE"),
+        ({"data": "nowhere.jsonl"}, "is no file"),
+        ({"executor": "gpu"}, "allowed: inline, thread, pool"),
+        ({"timeout_s": 0}, "expected seconds above 0"),
+        ({"rows": {"path": "x.jsonl"}}, "has path already"),
+        ({"rows": {"pathh": "x.jsonl"}}, "unknown pathh; allowed: path"),
+        ({"processor": f"{HERE}:NUMBER"}, "no function"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_options_that_cannot_work(data, options, said):
+    with pytest.raises(ConfigError, match=said):
+        source(**({"data": data} | options))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("missing", "cannot import"),
+        ("NUMBER", "expected a function"),
+        ("one_argument", r"called as function\(completion, row\)"),
+    ],
+)
+def test_functions_that_cannot_work(data, function, said):
+    with pytest.raises(ConfigError, match=said):
+        make(ENV, function=f"{HERE}:{function}", data=data)
+
+
+def test_an_async_function_stays_on_the_loop(data):
+    with pytest.raises(ConfigError, match="executor 'inline' alone"):
+        make(ENV, function=f"{HERE}:slow_length", data=data, executor="pool")
+
+
+def test_the_spec_says_everything(data):
+    made = make(ENV, function=f"{HERE}:length", data=data).spec
+    assert isinstance(made, EnvSpec)
+    again = make(EnvSpec.from_json(made.to_json()))
+    messages, _ = asyncio.run(again.reset(seed=3))
+    assert messages[0]["content"].startswith("Say ")
+
+
+def test_the_id_names_the_function(data):
+    shipped = spec(ENV)
+    register("reward_here-v0", shipped.entry_point, argument=shipped.argument, force=True)
+    made = make(f"reward_here:{HERE}:length", data=data).spec
+    assert isinstance(made, EnvSpec)
+    assert made.kwargs == {"function": f"{HERE}:length", "data": data}
