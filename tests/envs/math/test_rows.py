@@ -25,12 +25,7 @@ MATH_500 = {
     "level": 1,
     "unique_id": "test/algebra/1.json",
 }
-HENDRYCKS = {
-    "problem": "Half?",
-    "level": "Level 1",
-    "type": "Algebra",
-    "solution": r"\boxed{\frac12}",
-}
+HENDRYCKS = {"problem": "Half?", "type": "Algebra", "solution": r"So \boxed{\frac12}."}
 DEEPSCALER = {"problem": "Tuple?", "answer": "(1, 2)", "solution": "..."}
 DEEPMATH = {"question": "Limit?", "final_answer": r"\infty", "difficulty": 5.0}
 PLAIN = {"question": "One and one?", "answer": 2}
@@ -126,9 +121,8 @@ def test_gold_play_scores_one(tmp_path: Path, row: dict[str, Any]) -> None:
     assert step.info["metrics"]["verifier_timeouts"] == 0
 
 
-SQRT = Task(
-    "sqrt", 0, {"kind": "symbolic", "question": r"What is $\sqrt{12}$?", "answer": r"2\sqrt{3}"}
-)
+QUESTION = {"kind": "symbolic", "question": r"Simplify $\sqrt{12}$.", "answer": r"2\sqrt{3}"}
+SQRT = Task("sqrt", 0, QUESTION)
 
 
 def test_the_question_is_no_answer() -> None:
