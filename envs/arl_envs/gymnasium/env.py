@@ -60,6 +60,7 @@ class GymnasiumEnv(SyncEnv):
         drawing = {"render_mode": "ansi"} if self._drawn else {}
         self._env = _made(id, {**(kwargs or {}), **options, **drawing})
         self._words = words_of(id)
+        self.reward_range = self._words.reward_range if self._words else None
         check_readable(self._env.observation_space)
         names = self._words.actions if self._words and actions is None else actions
         self._actions = actions_of(self._env.action_space, names)
