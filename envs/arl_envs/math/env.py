@@ -37,13 +37,13 @@ class MathEnv(Env):
         ConfigError: an option out of range.
     """
 
-    uses_verifier = True
     step_timeout_s = 60.0  # an answer is given two chances in the verifier, after a wait for it
 
     def __init__(self, **options: Any) -> None:
         self._options = Options(**options)
         self.max_turns = self._options.max_turns
         self.tools = self._options.tools
+        self.uses_verifier = bool(self._options.rows)
         self._verifier = VerifierHandle(None)
         self._random = random.Random()
         self._task: Task | None = None

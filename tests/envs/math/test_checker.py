@@ -11,7 +11,7 @@ from agentgym_rl.errors import EnvError, InfraError
 from agentgym_rl.verifier import Called, Status, VerifierPool
 
 NEEDS_ALGEBRA = (r"\boxed{\sin 2x}", Quiz(r"2\sin x\cos x"))
-HANGS = (r"\boxed{(x+1)^{4999}(x+1)}", Quiz("(x+1)^{5000}"))
+HANGS = (r"\boxed{(x^2+2x+1)^{2500}}", Quiz("(x+1)^{5000}"))
 
 
 @dataclass
