@@ -282,7 +282,8 @@ def _doctor(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, sandbox, train, weights")
+    names = "code, engine, sandbox, train, verifier, weights"
+    parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
 _COMMANDS = {
