@@ -348,7 +348,8 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    parser.add_argument("name", help="a file of benchmarks/: code, engine, env, sandbox, train, ..")
+    names = "code, engine, env, math, sandbox, train, verifier, weights"
+    parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
 def _new(parser: ArgumentParser) -> None:

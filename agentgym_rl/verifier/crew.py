@@ -214,13 +214,15 @@ class Crew:
                 self._started.set_result(None)
         elif name == "loaded":
             self._loaded(*rest)
-        elif name == "spawned":
+        elif name == "spawned" and len(handles) == 2:
             self._spawned(*rest, *handles)
         elif name == "exited":
             self._exited(*rest)
-        else:  # unable
+        else:  # unable; or a worker has come without its handles, and will find itself alone
+            for handle in handles:
+                os.close(handle)
             self._starting -= 1
-            self._failed(rest[0])
+            self._failed(rest[0] if name == "unable" else "this process has no file handles left")
             asyncio.get_running_loop().call_later(_RETRY_S, self._fill)
 
     def _loaded(self, target: str, problem: str, generation: int) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ class Zygote:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._unsent: deque[bytes] = deque()
         path = [os.path.abspath(entry) for entry in sys.path]
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         threads = dict.fromkeys(_ONE_THREAD, "1")
@@ -68,11 +70,24 @@ class Zygote:
         self._loop.add_reader(self._control.fileno(), self._read)
 
     def say(self, *message: Any) -> None:
-        """Tell it something; that it is dead comes out when it is read from."""
-        try:
-            self._control.send(wire.encode(message))
-        except (BrokenPipeError, ConnectionResetError):
+        """Tell it something, in order; that it is dead comes out when it is read from."""
+        self._unsent.append(wire.encode(message))
+        self._send()
+
+    def _send(self) -> None:
+        fd = self._control.fileno()
+        if fd < 0:  # hung up
             return
+        try:
+            while self._unsent:
+                self._control.send(self._unsent[0])
+                self._unsent.popleft()
+        except BlockingIOError:  # it is importing something, and has not read for long
+            self._loop.add_writer(fd, self._send)
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent.clear()
+        self._loop.remove_writer(fd)
 
     def _read(self) -> None:
         while self._control.fileno() >= 0:
@@ -127,4 +142,5 @@ class Zygote:
     def _hang_up(self) -> None:
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control.fileno())
+            self._loop.remove_writer(self._control.fileno())
             self._control.close()

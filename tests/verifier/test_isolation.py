@@ -21,7 +21,7 @@ def attack(name: str, *args, **options):
         async with VerifierPool(1, timeout_s=20, **options) as pool:
             if missing := EVERYTHING - pool.isolation:
                 pytest.skip(f"this machine cannot hold back {missing}")
-            return await pool.call(f"attacks:{name}", *args)
+            return await pool.call(f"hostile:{name}", *args)
 
     called = asyncio.run(main())
     assert called.status == "done", called
@@ -57,9 +57,9 @@ def test_without_locks_the_attacks_get_through(tmp_path):
         paths = ["/etc/passwd", f"/proc/{os.getpid()}/environ"]
         async with pool:
             called = [
-                await pool.call("attacks:touch", str(tmp_path / "mine")),
-                await pool.call("attacks:dial", port, path),
-                await pool.call("attacks:reads", *paths),
+                await pool.call("hostile:touch", str(tmp_path / "mine")),
+                await pool.call("hostile:dial", port, path),
+                await pool.call("hostile:reads", *paths),
             ]
             return [set(succeeded(each.value)) for each in called], paths
 
@@ -128,8 +128,8 @@ def test_a_worker_has_nothing_of_its_parent_s(monkeypatch):
 def test_what_one_call_plants_a_fresh_one_does_not_meet(fresh, then):
     async def main():
         async with VerifierPool(1) as pool:
-            await pool.call("attacks:poison")
-            return (await pool.call("attacks:innocent", fresh=fresh)).value
+            await pool.call("hostile:poison")
+            return (await pool.call("hostile:innocent", fresh=fresh)).value
 
     assert asyncio.run(main()) == then
 
@@ -165,7 +165,7 @@ async def main():
             ("touch", "/tmp/arl-verifier-nobody"), ("execute",), ("signals", host, os.getppid()),
             ("reads", f"/proc/{host}/environ", "/etc/passwd"), ("escapes",), ("dial", 1, "/x"),
         ):
-            called = await pool.call(f"attacks:{name}", *args)
+            called = await pool.call(f"hostile:{name}", *args)
             assert called.status == "done", called
             found |= called.value
         hung = await pool.call("judges:hang", timeout_s=0.3)

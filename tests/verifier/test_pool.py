@@ -119,8 +119,8 @@ def test_an_import_has_a_deadline(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     async def main():
-        async with VerifierPool(1, load_timeout_s=0.5) as pool:
-            with pytest.raises(ConfigError, match=r"importing it took more than 0\.5 s"):
+        async with VerifierPool(1, load_timeout_s=1, preload=["judges:add"]) as pool:
+            with pytest.raises(ConfigError, match="importing it took more than 1 s"):
                 await pool.call("slow_module:f")
             assert (await pool.call("judges:add", 1, 1)).value == 2
 

@@ -18,35 +18,33 @@ def _attempt(act):
 
 def touch(*paths):
     """By whichever door: to make, to overwrite, to remove, to rename, to link, to change."""
+    return {f"{path} {n}": _attempt(act) for path in paths for n, act in enumerate(_touching(path))}
 
-    def through_libc(path):
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syscall(437, -100, path.encode(), bytes(8) + bytes(16), 24) < 0:  # openat2
+
+def _touching(path):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def through_libc():
+        how = bytes([2]) + bytes(23)  # O_RDWR
+        if libc.syscall(437, -100, path.encode(), how, 24) < 0:  # openat2
             raise OSError(ctypes.get_errno(), "openat2")
-        fd = libc.creat(path.encode(), 0o600)
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "creat")
 
-    found = {}
-    for path in paths:
-        for act in (
-            lambda: open(path + ".new", "w").close(),
-            lambda: open(path, "r+").close(),
-            lambda: os.truncate(path, 0),
-            lambda: os.unlink(path),
-            lambda: os.rename(path, path + ".moved"),
-            lambda: os.link(path, path + ".link"),
-            lambda: os.symlink("/etc/passwd", path + ".symlink"),
-            lambda: os.mkdir(path + ".folder"),
-            lambda: os.mkfifo(path + ".fifo"),
-            lambda: os.chmod(path, 0o777),
-            lambda: os.utime(path, (0, 0)),
-            lambda: os.setxattr(path, "user.x", b"x"),
-            lambda: os.close(os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY)),
-            lambda: through_libc(path),
-        ):
-            found[f"{path} {len(found)}"] = _attempt(act)
-    return found
+    return (
+        lambda: open(path + ".new", "w").close(),
+        lambda: open(path, "r+").close(),
+        through_libc,
+        lambda: os.truncate(path, 0),
+        lambda: os.rename(path, path + ".moved"),
+        lambda: os.link(path, path + ".link"),
+        lambda: os.symlink("/etc/passwd", path + ".symlink"),
+        lambda: os.mkdir(path + ".folder"),
+        lambda: os.mkfifo(path + ".fifo"),
+        lambda: os.chmod(path, 0o777),
+        lambda: os.utime(path, (0, 0)),
+        lambda: os.setxattr(path, "user.x", b"x"),
+        lambda: os.close(os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY)),
+        lambda: os.unlink(path),
+    )
 
 
 def dial(port, path):
@@ -181,8 +179,8 @@ def escapes():
 
 def poison():
     """What is called next in this worker, and a thread that stays."""
-    attacks = sys.modules[__name__]
-    attacks.innocent = lambda: "poisoned"  # pyright: ignore[reportAttributeAccessIssue]
+    this = sys.modules[__name__]
+    this.innocent = lambda: "poisoned"  # pyright: ignore[reportAttributeAccessIssue]
     threading.Thread(target=lambda: threading.Event().wait(), daemon=True).start()
     return "planted"
 

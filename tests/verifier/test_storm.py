@@ -1,0 +1,48 @@
+"""Ten thousand calls at once, of every kind: nothing lost, nothing mistaken (issue 6)."""
+
+import asyncio
+import random
+
+import pytest
+import uvloop
+
+from agentgym_rl.verifier import Called, VerifierPool
+
+CALLS, TIMEOUT_S, LATE_S = 10_000, 1.0, 1.0
+BAD = {
+    "hang": ((), "timeout", 15),
+    "sleep": ((600,), "timeout", 15),
+    "crash": ((6,), "crash", 100),
+    "leave": ((0,), "crash", 100),
+    "babbles": ((), "crash", 20),
+    "answers_ahead": ((), "crash", 20),
+    "fill_memory": ((1 << 20,), "memory", 50),
+    "raises": (("no",), "error", 500),
+    "not_json": ((), "error", 100),
+}
+"""Function -> arguments, status, how many."""
+
+
+async def storm() -> list[tuple[str, int, Called]]:
+    names = [name for name, (_, _, count) in BAD.items() for _ in range(count)]
+    names += ["echo"] * (CALLS - len(names))
+    random.Random(1).shuffle(names)
+    async with VerifierPool(4, timeout_s=TIMEOUT_S) as pool, asyncio.TaskGroup() as tasks:
+        calls = [
+            tasks.create_task(pool.call(f"judges:{name}", *(BAD[name][0] if name in BAD else [n])))
+            for n, name in enumerate(names)
+        ]
+    return [(name, n, calls[n].result()) for n, name in enumerate(names)]
+
+
+@pytest.mark.slow
+def test_ten_thousand_at_once():
+    found = uvloop.run(storm())
+    expected = {"echo": "done"} | {name: status for name, (_, status, _) in BAD.items()}
+    wrong = [(name, called) for name, _, called in found if called.status != expected[name]]
+    assert len(found) == CALLS
+    assert wrong == []
+    assert all(called.value == [n] for name, n, called in found if name == "echo")
+    assert all(called.value is None for name, _, called in found if name != "echo")
+    late = max(called.ms for _, _, called in found if called.status == "timeout")
+    assert late <= 1000 * (TIMEOUT_S + LATE_S)
