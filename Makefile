@@ -4,6 +4,7 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
+#   make test-peers                   tests against the real openenv-core and verifiers packages
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make clean                        remove what make made, never runs/
 
@@ -11,6 +12,9 @@ PYTHON ?= python3
 VENV ?= .venv
 # vLLM's pins are its own, so it lives apart; the versions were tried with Python 3.11.
 VENV_VLLM ?= .venv-vllm
+# The pins of these two are their own as well.
+VENV_OPENENV ?= .venv-openenv
+VENV_VERIFIERS ?= .venv-verifiers
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
 # Package index to take torch from, e.g. one with CPU builds; empty: pip's own setting.
@@ -24,7 +28,7 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test test test-fast test-vllm test-docker lint clean
+.PHONY: help train install install-test test test-fast test-vllm test-peers test-docker lint clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -43,6 +47,13 @@ test-fast: install-test
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
 
+# They may not skip.
+test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
+	ARL_REQUIRE=openenv,verifiers \
+	    ARL_OPENENV_PYTHON=$(abspath $(VENV_OPENENV))/bin/python \
+	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV_VERIFIERS))/bin/python \
+	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers $(PYTEST_ARGS)
+
 # They may not skip. The daemon that was started for them ends with them.
 test-docker: install-test
 	ARL_REQUIRE=local,docker $(BIN)/python scripts/dockerd.py run $(BIN)/python -m pytest \
@@ -54,7 +65,8 @@ lint: install-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS)
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
 
@@ -100,4 +112,17 @@ $(VENV_VLLM)/.installed: $(VENV_VLLM)/.vllm $(VENV)/.installed-test pyproject.to
 	@rm -rf build/vllm-wheel
 	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w build/vllm-wheel .
 	$(PIP_VLLM) --no-deps --force-reinstall build/vllm-wheel/*.whl
+	@touch $@
+
+# A newer release is a change of what is tested: raise the number here.
+$(VENV_OPENENV)/.installed: Makefile
+	$(say) "installing openenv-core in $(VENV_OPENENV)"
+	$(PYTHON) -m venv $(VENV_OPENENV)
+	$(VENV_OPENENV)/bin/python -m pip --disable-pip-version-check -qq install openenv-core==0.3.0
+	@touch $@
+
+$(VENV_VERIFIERS)/.installed: Makefile
+	$(say) "installing verifiers in $(VENV_VERIFIERS)"
+	$(PYTHON) -m venv $(VENV_VERIFIERS)
+	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install verifiers==0.4.0
 	@touch $@

@@ -1,0 +1,139 @@
+"""Calls into the Python that has verifiers.
+
+Its pins (mcp==2.0.0) are not ours, and what tasksets do is their own affair: so another process,
+of whatever Python ARL_VERIFIERS_PYTHON names. Starting it takes seconds, so everything in this
+process that plays the same taskset shares one. It keeps nothing of an episode, ends after two
+minutes without a call, with this process or when a call takes too long, and is started again by
+the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.errors import ConfigError, InfraError
+
+from .life import Life
+
+VARIABLE = "ARL_VERIFIERS_PYTHON"
+START_TIMEOUT_S = 180.0
+IDLE_S = 120.0
+GRACE_S = 5.0
+"""It sees to deadlines itself; when it does not, it hangs, and is killed."""
+
+
+class Bridge:
+    """Of one Python; for every thread and event loop."""
+
+    def __init__(self, python: str, *, idle_s: float = IDLE_S) -> None:
+        program = str(Path(__file__).with_name("there.py"))
+        self._argv = (python, "-P", program)  # -P: this folder's modules are not for it to import
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._life: Life | None = None
+
+    async def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
+        """What the function `name` of there.py returns.
+
+        Raises:
+            ConfigError: there is no verifiers, or it has or takes no such thing.
+            EnvError: the taskset's own code raised.
+            InfraError: it took too long, or the process died.
+        """
+        life, future = self._sent(name, args, timeout_s)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.wrap_future(life.ready)
+            async with asyncio.timeout(timeout_s + GRACE_S):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise self._hung(life, name, timeout_s) from error
+
+    def call_now(self, name: str, *, timeout_s: float, **args: Any) -> Any:
+        """`call`, for those who cannot await it; blocks."""
+        life, future = self._sent(name, args, timeout_s)
+        try:
+            life.ready.result(START_TIMEOUT_S)
+            return future.result(timeout_s + GRACE_S)
+        except TimeoutError as error:
+            raise self._hung(life, name, timeout_s) from error
+
+    def close(self) -> None:
+        """End the process, if there is one; the next call starts another."""
+        with self._lock:
+            life, self._life = self._life, None
+        if life is not None:
+            life.end("it was closed")
+            life.join()
+
+    def _sent(self, name: str, args: dict[str, Any], timeout_s: float) -> tuple[Life, Future[Any]]:
+        with self._lock:
+            future = None if self._life is None else self._life.send(name, args, timeout_s)
+            if self._life is None or future is None:
+                self._life = self._started()
+                future = self._life.send(name, args, timeout_s)
+            life = self._life
+        if future is None:
+            raise InfraError(f"{' '.join(self._argv)} ended at once")
+        return life, future
+
+    def _started(self) -> Life:
+        try:
+            return Life(self._argv, idle_s=self._idle_s)
+        except OSError as error:
+            raise InfraError(f"{' '.join(self._argv)} cannot be started: {error}") from error
+
+    def _hung(self, life: Life, name: str, timeout_s: float) -> InfraError:
+        why = (
+            f"{name} took more than {timeout_s:g} s"
+            if life.ready.done()
+            else f"it did not start in {START_TIMEOUT_S:g} s"
+        )
+        life.end(f"it was killed, because {why}")
+        return InfraError(f"verifiers: {why}")
+
+
+_BRIDGES: dict[tuple[str, str], Bridge] = {}
+_LOCK = threading.Lock()
+
+
+def bridge_to(taskset: str, python: str) -> Bridge:
+    """The one of this process for `taskset` and `python` (as of `interpreter`)."""
+    with _LOCK:
+        return _BRIDGES.setdefault((taskset, python), Bridge(python))
+
+
+@atexit.register
+def close_all() -> None:
+    """End the processes of all bridges."""
+    for bridge in list(_BRIDGES.values()):
+        bridge.close()
+
+
+def interpreter(python: str) -> str:
+    """The Python to use: `python`, else ARL_VERIFIERS_PYTHON, else this one if it has verifiers.
+
+    Raises:
+        ConfigError: there is none; says how to make one.
+    """
+    named = python or os.environ.get(VARIABLE, "")
+    if not named and importlib.util.find_spec("verifiers") is not None:
+        return sys.executable
+    found = shutil.which(os.path.expanduser(named)) if named else None
+    if found is None:
+        problem = f"{named!r} is no program" if named else "verifiers is not installed"
+        raise ConfigError(
+            f"{problem}; its pins are not ours, so give it an environment of its own: "
+            "python -m venv .venv-verifiers && .venv-verifiers/bin/pip install verifiers==0.4.0 "
+            f"(and your taskset), then {VARIABLE}=.venv-verifiers/bin/python or the option python="
+        )
+    return os.path.abspath(found)

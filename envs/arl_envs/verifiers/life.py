@@ -1,0 +1,162 @@
+"""One process of the other Python, from its start to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from agentgym_rl.errors import ConfigError, EnvError, InfraError
+
+_LAST_LINES = 8
+_EXIT_S = 5.0
+
+
+class Life:
+    """Started when made; ends by itself when it had nothing to do for `idle_s`.
+
+    Belongs to no event loop, so that all of a process share it; threads carry the lines.
+    """
+
+    def __init__(self, argv: Sequence[str], *, idle_s: float) -> None:
+        self._name = " ".join(argv)
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._over = False
+        self._why = ""
+        self._numbers = itertools.count(1)
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+        self.ready: Future[Any] = _future()
+        self._waiting: dict[int, Future[Any]] = {0: self.ready}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(  # a group of its own: Ctrl-C is for us to handle
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        self._hearing = threading.Thread(target=self._hear, daemon=True, name="verifiers-out")
+        self._noting = threading.Thread(target=self._note, daemon=True, name="verifiers-err")
+        self._writing = threading.Thread(target=self._write, daemon=True, name="verifiers-in")
+        for thread in (self._hearing, self._noting, self._writing):
+            thread.start()
+
+    def send(self, call: str, args: Mapping[str, Any], timeout_s: float) -> Future[Any] | None:
+        """The answer to come; None: it is over. Never waits."""
+        future = _future()
+        with self._lock:
+            if self._over:
+                return None
+            number = next(self._numbers)
+            self._waiting[number] = future
+        request = {"id": number, "call": call, "args": args, "timeout_s": timeout_s}
+        self._requests.put(json.dumps(request).encode() + b"\n")
+        return future
+
+    def end(self, why: str) -> None:
+        """Kill it and what it started; everybody who waits is told why. Does not wait."""
+        with self._lock:
+            if self._over:
+                return
+            self._over, self._why = True, why
+            self._kill()
+        self._requests.put(None)
+
+    def join(self) -> None:
+        """Wait for its end, some seconds at most; call `end` first."""
+        for thread in (self._hearing, self._noting, self._writing):
+            thread.join(_EXIT_S)
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:  # not waited for, so the number is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    # ------------------------------------------------------------------ threads
+    def _write(self) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError), stdin:  # `_hear` sees that it is gone
+            while True:
+                try:
+                    line = self._requests.get(timeout=self._idle_s)
+                except queue.Empty:
+                    self._end_if_idle()
+                    continue
+                if line is None:
+                    return
+                stdin.write(line)
+                stdin.flush()
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if self._waiting or self._over:
+                return
+            self._over = True
+            self._kill()
+        self._requests.put(None)
+
+    def _hear(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with stdout:
+            for line in stdout:
+                try:
+                    found = json.loads(line)
+                    number = found["id"]
+                except (ValueError, KeyError, TypeError):
+                    self.end(f"it said what is no answer: {line[:80]!r}")
+                    break
+                with self._lock:
+                    future = self._waiting.pop(number, None)
+                if future is not None:
+                    _settle(future, found)
+        self._ended()
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._over = True
+            self._kill()  # what it started may be there still
+            code = self._process.wait()
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        self._requests.put(None)
+        self._noting.join(_EXIT_S)
+        why = self._why or f"it ended by itself ({_how(code)})"
+        said = "".join(self._said).strip()
+        text = f"{self._name}: {why}{f'; it said: {said}' if said else ''}"
+        for future in waiting:
+            future.set_exception(InfraError(text))
+
+    def _note(self) -> None:
+        stderr = self._process.stderr
+        assert stderr is not None
+        with stderr:
+            while line := stderr.readline(2000):
+                self._said.append(line.decode(errors="replace"))
+
+
+def _future() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()  # one who stops waiting does not cancel it for all
+    return future
+
+
+def _settle(future: Future[Any], found: Mapping[str, Any]) -> None:
+    kinds = {"config": ConfigError, "env": EnvError, "timeout": InfraError}
+    if "value" in found:
+        future.set_result(found["value"])
+    else:
+        kind = kinds.get(str(found.get("kind")), InfraError)
+        future.set_exception(kind(f"verifiers: {found.get('error')}"))
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -1,0 +1,103 @@
+"""Which tasks a taskset has, and which of them are held out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+
+from agentgym_rl.data.index import derived_number
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.task import Split, Task, TaskSource
+from arl_envs.splits import split_of
+
+from .bridge import bridge_to
+
+LIST_TIMEOUT_S = 600.0
+"""Tasksets may have to download their data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A taskset, as its own configuration has it."""
+
+    python: str
+    taskset: str
+    config: Mapping[str, Any]
+    num_tasks: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the other end is told of it."""
+        return {
+            "taskset": self.taskset,
+            "config": dict(self.config),
+            "num_tasks": self.num_tasks,
+        }
+
+    def digests(self) -> list[str]:
+        """Of the tasks' prompts, in order. Blocks; asked for once in a process.
+
+        Raises:
+            ConfigError: there is no such taskset, or it cannot be played.
+            EnvError: its own code raised.
+            InfraError: the process that has it failed.
+        """
+        key = msgspec.json.encode([self.python, self.to_json()], order="deterministic")
+        with _LOCK:
+            if key not in _KNOWN:
+                bridge = bridge_to(self.taskset, self.python)
+                _KNOWN[key] = bridge.call_now(
+                    "digests", timeout_s=LIST_TIMEOUT_S, source=self.to_json()
+                )
+            return _KNOWN[key]
+
+
+_KNOWN: dict[bytes, list[str]] = {}
+_LOCK = threading.Lock()
+
+
+class TasksetTasks(TaskSource):
+    """The tasks of one split, shuffled: a pure function of (taskset, split, seed, index).
+
+    Those of `held_out` are for evaluation and all others for training; without it a coin is
+    thrown for each, by the hash of its prompt. No prompt is in both.
+
+    Raises:
+        ConfigError: there is no such split, or nothing in it.
+    """
+
+    def __init__(self, train: Source, held_out: Source | None, split: Split, *, seed: int) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        source = train if held_out is None or split == "train" else held_out
+        self._digests = source.digests()
+        if held_out is None:
+            found = [n for n, digest in enumerate(self._digests) if split_of(digest) == split]
+        else:
+            kept = set(held_out.digests()) if split == "train" else set[str]()
+            found = [n for n, digest in enumerate(self._digests) if digest not in kept]
+        if not found:
+            raise ConfigError(
+                f"{source.taskset} has {len(self._digests)} tasks, none of them for {split}; "
+                "eval_config is the taskset's config for the held-out ones"
+            )
+        self._numbers = sorted(
+            found, key=lambda n: derived_number(f"{seed}/{self._digests[n]}/{n}")
+        )
+        self._held_out = held_out is not None and split == "eval"
+        self._split: Split = split
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int, /) -> Task:
+        if not 0 <= index < len(self._numbers):
+            raise IndexError(f"task index {index}: expected 0 to {len(self._numbers) - 1}")
+        number = self._numbers[index]
+        digest = self._digests[number]
+        id = f"{'eval-' * self._held_out}{number}-{digest[:12]}"
+        data = {"number": number, "digest": digest, "held_out": self._held_out}
+        return Task(id, derived_number(id), data, self._split)
