@@ -114,15 +114,14 @@ $(VENV_VLLM)/.installed: $(VENV_VLLM)/.vllm $(VENV)/.installed-test pyproject.to
 	$(PIP_VLLM) --no-deps --force-reinstall build/vllm-wheel/*.whl
 	@touch $@
 
-# A newer release is a change of what is tested: raise the number here.
-$(VENV_OPENENV)/.installed: Makefile
+$(VENV_OPENENV)/.installed: requirements/test-openenv.txt
 	$(say) "installing openenv-core in $(VENV_OPENENV)"
 	$(PYTHON) -m venv $(VENV_OPENENV)
-	$(VENV_OPENENV)/bin/python -m pip --disable-pip-version-check -qq install openenv-core==0.3.0
+	$(VENV_OPENENV)/bin/python -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@
 
-$(VENV_VERIFIERS)/.installed: Makefile
+$(VENV_VERIFIERS)/.installed: requirements/test-verifiers.txt
 	$(say) "installing verifiers in $(VENV_VERIFIERS)"
 	$(PYTHON) -m venv $(VENV_VERIFIERS)
-	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install verifiers==0.4.0
+	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@

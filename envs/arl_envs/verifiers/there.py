@@ -19,6 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 VERSION = "0.4"
@@ -224,18 +225,18 @@ def main() -> None:
         print(json.dumps(found), file=out, flush=True)
 
     try:
-        import verifiers
-        import verifiers.v1
+        import verifiers.v1  # noqa: F401 (takes seconds: all of it before the first request)
     except ImportError as error:
         how = f"{sys.executable} -m pip install verifiers=={VERSION}.0"
         text = f"it cannot be imported there ({error}): {how}"
         say({"id": 0, "kind": "config", "error": text})
         return
-    if not verifiers.__version__.startswith(f"{VERSION}."):
-        text = f"it is {verifiers.__version__} there, {VERSION} is what can be played"
+    version = metadata.version("verifiers")
+    if not version.startswith(f"{VERSION}."):
+        text = f"it is {version} there, {VERSION} is what can be played"
         say({"id": 0, "kind": "config", "error": text})
         return
-    say({"id": 0, "value": verifiers.__version__})
+    say({"id": 0, "value": version})
     asyncio.run(serve(lines, say))
 
 

@@ -30,7 +30,10 @@ pytestmark = pytest.mark.slow  # a server takes seconds to start
 
 def served(*options: str) -> Iterator[str]:
     if not PYTHON:
-        pytest.skip("openenv-core is not installed; ARL_OPENENV_PYTHON may name a Python that has")
+        required = "openenv" in os.environ.get("ARL_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)(
+            "openenv-core is not installed; ARL_OPENENV_PYTHON may name a Python that has"
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -25,7 +25,7 @@ class SumTask(vf.Task[SumData, vf.State, vf.TaskConfig]):
             case "die":
                 os._exit(3)
             case "hang":
-                time.sleep(600)
+                time.sleep(600)  # noqa: ASYNC251 (it is what is tested)
             case "wait":
                 await asyncio.sleep(600)
             case "nan":
@@ -71,7 +71,7 @@ class SumTaskset(vf.Taskset[SumTask, SumConfig]):
         number = self.config.first
         while self.config.kind == "endless" or number < self.config.first + self.config.count:
             prompt = f"{number} + {number}?"
-            if self.config.kind == "no prompt":
+            if self.config.kind == "unprompted":
                 prompt = None
             elif self.config.kind == "messages":
                 prompt = [vf.UserMessage(content="1 + 1?"), vf.AssistantMessage(content="2")]
