@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.agent import Agent
@@ -26,19 +25,19 @@ class React(Agent):
     """Sends the conversation, appends the reply, steps the environment; repeats.
 
     The environment answers tool calls, malformed ones too, so a bad call costs a turn and no
-    more. Ends with the episode, or after `max_turns` model replies where that is given
-    (environments have a limit of their own).
+    more. Ends with the episode, or after `max_turns` model replies: environments have limits of
+    their own, so this one is for those that have none.
     """
 
-    def __init__(self, *, max_turns: int | None = None) -> None:
-        if max_turns is not None and max_turns < 1:
+    def __init__(self, *, max_turns: int = 256) -> None:
+        if max_turns < 1:
             raise TypeError(f"max_turns: got {max_turns}, expected at least 1")
         self.max_turns = max_turns
 
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         messages: list[Any] = list((await env.reset())[0])
         tools: Any = {"tools": list(env.tools)} if env.tools else {}
-        for _ in range(self.max_turns) if self.max_turns else itertools.count():
+        for _ in range(self.max_turns):
             reply = await client.chat.completions.create(model=model, messages=messages, **tools)
             action = assistant_message(reply.choices[0].message)
             step = await env.step(action)

@@ -23,12 +23,12 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
-class Endless(Env):
-    """Never ends by itself unless told to; checks that it is not stepped after its end."""
+class Patient(Env):
+    """Ends after so many steps; checks that it is not stepped after its end."""
 
     tools = (TOOL,)
 
-    def __init__(self, *, ends_after=1000, fails=False):
+    def __init__(self, *, ends_after=6, fails=False):
         self.first = [{"role": "user", "content": "Begin."}]
         self.num_steps = self.num_resets = 0
         self._ends_after = ends_after
@@ -93,8 +93,8 @@ SAYS = [CALL, "Hello.", "<tool_call>{</tool_call>", ""]
 
 
 @pytest.mark.parametrize("text", SAYS)
-def test_an_agent_ends_by_itself_whatever_the_model_says(chat, agent, text):
-    env = Endless()
+def test_an_agent_plays_on_whatever_the_model_says(chat, agent, text):
+    env = Patient()
     record, engine = _play(chat, agent, env, chat.encode(text + "<|im_end|>"))
     assert env.num_resets == 1
     assert env.num_steps == record.num_turns == len(engine.journal) >= 1
@@ -102,31 +102,31 @@ def test_an_agent_ends_by_itself_whatever_the_model_says(chat, agent, text):
 
 
 def test_an_agent_stops_when_the_episode_ends(chat, agent):
-    env = Endless(ends_after=1)
+    env = Patient(ends_after=1)
     record, _ = _play(chat, agent, env, chat.encode(CALL + "<|im_end|>"))
     assert env.num_steps == record.num_turns == 1
 
 
 def test_an_agent_leaves_the_environments_messages_alone(chat, agent):
-    env = Endless()
+    env = Patient()
     _play(chat, agent, env, chat.encode(CALL + "<|im_end|>"))
     assert env.first == [{"role": "user", "content": "Begin."}]
 
 
 def test_an_agent_hides_no_failure_of_the_environment(chat, agent):
     with pytest.raises(EnvError, match="planted"):
-        _play(chat, agent, Endless(fails=True), chat.encode("Hello.<|im_end|>"))
+        _play(chat, agent, Patient(fails=True), chat.encode("Hello.<|im_end|>"))
 
 
 def test_an_agent_hides_no_failure_of_the_engine(chat, agent):
     openai = pytest.importorskip("openai")
     with pytest.raises(openai.APIStatusError):
-        _play(chat, agent, Endless(), Say(chat.encode("Hello."), fail_after=0))
+        _play(chat, agent, Patient(), Say(chat.encode("Hello."), fail_after=0))
 
 
 def test_one_agent_plays_many_episodes(chat, agent):
     for _ in range(2):
-        record, _ = _play(chat, agent, Endless(), chat.encode("Hello.<|im_end|>"))
+        record, _ = _play(chat, agent, Patient(), chat.encode("Hello.<|im_end|>"))
         assert record.num_turns >= 1
 
 

@@ -55,6 +55,10 @@ class Finite(SyncEnv):
         return [{"role": "assistant", "content": f"row {self.row}"}]
 
 
+class Verified(Finite):
+    uses_verifier = True
+
+
 class Contained(Env):
     """Wants sandboxes; `log` tells what became of its instances."""
 
@@ -191,7 +195,7 @@ def test_it_needs_what_any_member_needs():
     assert (env.uses_verifier, env.reward_range) == (False, None)
     alone = SPEC.make(envs=[member(Finite)])
     assert (alone.needs_sandboxes, alone.max_turns, alone.reward_range) == (False, 2, (0.0, 1.0))
-    assert SPEC.make(envs="math").uses_verifier
+    assert SPEC.make(envs=[member(Verified)]).uses_verifier
 
 
 def test_a_member_is_made_once_and_closed_once():
