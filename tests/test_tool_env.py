@@ -262,11 +262,9 @@ def test_no_more_than_so_many_calls_are_carried_out():
     ],
 )
 @pytest.mark.parametrize("others", [0, 2])
-def test_what_a_tool_raises_becomes_its_message(name, text, others, caplog):
-    caplog.set_level("DEBUG")
+def test_what_a_tool_raises_becomes_its_message(name, text, others):
     answers = told(Odd(), *[call("give", '{"what": "none"}')] * others, call(name))
     assert answers == ["null"] * others + [text]
-    assert "a tool raised" in caplog.text
 
 
 @pytest.mark.parametrize("others", [0, 2])
