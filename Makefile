@@ -20,6 +20,8 @@ TORCH ?= torch==2.13.0
 # Package index to take torch from, e.g. one with CPU builds; empty: pip's own setting.
 TORCH_INDEX ?=
 ARGS ?=
+# Neighbouring tests share servers and sandboxes: each process gets a half of them, not every other.
+TWO_AT_ONCE := -n 2 --dist worksteal
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -39,10 +41,10 @@ train: install
 	$(BIN)/arl train --env math --agent react $(ARGS)
 
 test: install-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(PYTEST_ARGS)
 
 test-fast: install-test
-	$(BIN)/python -m pytest -m "not slow" -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)

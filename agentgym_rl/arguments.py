@@ -14,116 +14,11 @@ from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
-from . import __version__
+from . import __version__, help_texts
 from .config import Config, load_config, section_types
 from .errors import ConfigError
 from .run_dir import config_of
 
-_DESCRIPTION = """\
-Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
-
-  arl train --env math --agent react          the main job: a laptop CPU, a minute or two
-  arl eval  --run runs/NAME                   held-out reward of a finished run
-  arl eval  --engine openai --model NAME      the same of any model behind a URL
-  arl list                                    environments, agents, sandboxes, plugins included
-"""
-_AUDIT = """\
-Was every trained token sampled by the very policy version recorded with it?
-
-Recomputes the log-prob of every trained token of a run, by a plain forward of
-its version at its recorded temperature, and compares it with what the engine
-reported while sampling. Needs a run made with --weights.keep_versions=all; a
-run that has not finished is audited as far as it got, undisturbed.
-
-float32: every token must agree within the limit (1e-3; engines agree to about
-1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ
-by more between correct kernels, so one wrong segment can go unnoticed there.
-
-Where rollout.interrupt is keep, tokens sampled after an update of their own
-request stand on KV of older weights: counted and reported apart, not judged.
-A control recomputes some tokens under the version before theirs: if that is
-within the limit too, versions hardly differ and the audit proves little.
-
-Tokens that fail are recomputed under neighbouring versions and at temperature
-1, to say what is wrong. Exit code: 0 passed, 1 failed, 2 nothing to audit.
-"""
-_EVAL = """\
-Held-out reward of a model or a finished run, with the code that training runs.
-
-  arl eval --run runs/NAME                   what a run came to
-  arl eval --env math --model FOLDER_OR_ID   a model, on an engine started here
-  arl eval --env math --model gpt-4o-mini --engine openai
-                                             a model that somebody else serves
-
---engine openai asks any OpenAI-compatible URL: --engine.base_url, with the /v1
-it has. The key comes from the environment: from OPENAI_API_KEY, or the variable
-that --engine.api_key_env names (empty: none is wanted). Agents never see it.
-eval.temperature and rollout.max_tokens are set on every request; a model that
-refuses one is sent others, --engine.send=temperature,max_completion_tokens say.
-The defaults are made for the tiny model: for another raise rollout.max_tokens,
-rollout.turn_timeout_s and rollout.episode_timeout_s.
-
-A failing endpoint is never a reward of 0: requests are sent again, episodes are
-played again, then the evaluation ends with an error. A wrong key, model or
-parameter ends it at once.
-"""
-_NEW = """\
-Write a small package with an environment of your own; docs/environments.md explains
-what is in it.
-
-  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
-  pip install -e shop         from now on `arl list` shows shop-v0
-  arl check shop              does it keep what an environment promises?
-  arl train --env shop        trains at once, on the CPU
-"""
-_REVERIFY = """\
-Would the environment, as it is today, pay what the recorded episodes were paid?
-
-Plays every episode that a run has recorded again: the same task, the same
-actions, in a new environment made from the run's configuration. No model is
-asked, and the run itself is only read. Rewards that differ are listed, with what
-the verifier says of them today; so are tool outputs that differ, and episodes
-that end elsewhere. What cannot be played again, as sandboxes fail, say, counts
-neither as changed nor as unchanged.
-
-  arl reverify runs/NAME --write new.jsonl    the old and the new rewards, a line each
-  arl reverify runs/NAME --env.options.level=2    in another environment
-
-Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
-"""
-_DOCTOR = """\
-What of this machine works, and what to do where it does not.
-
-`arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
-kernel, daemon or account, one by one, and says what programs get there. The
-local backend never runs a program with less isolation than it promises: where
-a required probe fails it refuses to start, with the same lines. Where that is for
-want of namespaces, --sandbox.options.isolation=landlock tries what it can do instead.
-
-Exit code: 0 it works, 1 it does not.
-"""
-_CHECK = """\
-Does an environment keep the contract? Criterion by criterion, with what to do.
-
-  arl check math                       a registered id, or name:value
-  arl check mine:MyEnv                 a class of the current folder, installed or not
-  arl check math --env.options.level=3 --tasks=10000
-  arl check --list                     the criteria, a line each
-
-Scripted agents play a few tasks: one says what solve() gives, one nothing, one
-repeats the question, one calls every tool with junk, others give bad answers
-and broken messages. Each criterion that fails says what was found and what to
-do; one that only follows from another waits for it. With --tasks=N they play N
-tasks each: the oracle must be paid in full, the others nothing.
-
-A sandbox is started where the environment needs one. Exit code: 0 it passes,
-1 it does not, 2 there is no such environment or criterion.
-"""
-_KEYS = """\
-any key of the configuration can be set as --section.key=value, for example
---rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
-explains them all:
-"""
 _SHORT_FORMS = {
     "env": "env.id",
     "agent": "agent.id",
@@ -254,7 +149,9 @@ class _Parser(ArgumentParser):
 
 def _parser() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser("arl", description=_DESCRIPTION, formatter_class=raw, allow_abbrev=False)
+    parser = _Parser(
+        "arl", description=help_texts.DESCRIPTION, formatter_class=raw, allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"arl {__version__}")
     group = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands: dict[str, ArgumentParser] = {}
@@ -275,7 +172,7 @@ def _train(parser: ArgumentParser) -> None:
 
 
 def _eval(parser: ArgumentParser) -> None:
-    parser.description = _EVAL
+    parser.description = help_texts.EVAL
     _json(parser)
     _config(parser)
     _who_plays(parser, "embedded, vllm, or openai (a URL)")
@@ -305,7 +202,7 @@ def _trainer(parser: ArgumentParser) -> None:
 
 
 def _audit(parser: ArgumentParser) -> None:
-    parser.description = _AUDIT
+    parser.description = help_texts.AUDIT
     _json(parser)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
     parser.add_argument(
@@ -317,16 +214,16 @@ def _audit(parser: ArgumentParser) -> None:
 
 
 def _reverify(parser: ArgumentParser) -> None:
-    parser.description = _REVERIFY
+    parser.description = help_texts.REVERIFY
     _json(parser)
-    parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
+    parser.epilog = "\n".join([help_texts.KEYS, *_key_table(Config)])
     parser.set_defaults(config=None)  # it is the run's; keys go on top
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
     parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
 
 
 def _doctor(parser: ArgumentParser) -> None:
-    parser.description = _DOCTOR
+    parser.description = help_texts.DOCTOR
     _json(parser)
     _keys(parser)
     parser.add_argument("what", choices=["sandbox"], help="what to examine")
@@ -334,7 +231,7 @@ def _doctor(parser: ArgumentParser) -> None:
 
 
 def _check(parser: ArgumentParser) -> None:
-    parser.description = _CHECK
+    parser.description = help_texts.CHECK
     _json(parser)
     _keys(parser)
     parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
@@ -353,7 +250,7 @@ def _bench(parser: ArgumentParser) -> None:
 
 
 def _new(parser: ArgumentParser) -> None:
-    parser.description = _NEW
+    parser.description = help_texts.NEW
     parser.add_argument("what", choices=["env"], help="what to write")
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
     parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
@@ -380,7 +277,7 @@ def _json(parser: ArgumentParser) -> None:
 
 
 def _keys(parser: ArgumentParser) -> None:
-    parser.epilog = "\n".join([_KEYS, *_key_table(Config)])
+    parser.epilog = "\n".join([help_texts.KEYS, *_key_table(Config)])
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
 
 

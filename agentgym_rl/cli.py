@@ -8,7 +8,6 @@ import json
 import math
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -358,15 +357,13 @@ def _progress(config: Config, *, total_steps: int) -> Iterator[Progress]:
 
 
 def _counting(done: str, what: str = "tokens") -> Callable[[int], None]:
-    """Says on stderr how much is done, every two seconds."""
-    total, said = 0, time.monotonic()
+    """Says on stderr how much is done."""
+    total, say = 0, log.now_and_then()
 
     def count(more: int) -> None:
-        nonlocal total, said
+        nonlocal total
         total += more
-        if time.monotonic() - said >= 2:
-            said = time.monotonic()
-            print(f"{done} {total:,} {what}", file=sys.stderr, flush=True)
+        say(f"{done} {total:,} {what}")
 
     return count
 

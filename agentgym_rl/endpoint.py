@@ -13,10 +13,10 @@ from .errors import ConfigError
 from .gateway.client import AgentClients
 from .gateway.relay import Relay
 from .gateway.upstream import Upstream
-from .stack import check_parts, make_player, running_sandboxes, running_verifier
+from .stack import check_parts, make_player, services
 
 
-def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
+async def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
     """Refuse what cannot work before anything is started; the endpoint itself is not asked.
 
     Raises:
@@ -44,7 +44,7 @@ def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
             "--engine=openai: nobody here knows the tokens of the model there; leave it out"
         )
     _api_key(engine)
-    check_parts(config)
+    await check_parts(config)
 
 
 @contextlib.asynccontextmanager
@@ -65,14 +65,11 @@ async def serving_endpoint(config: Config, engine: OpenAIEngineConfig) -> AsyncI
         watch = tasks.create_task(upstream.watch(), name="watch endpoint")
         async with (
             upstream,
-            running_sandboxes(config) as sandboxes,
-            running_verifier(config) as verifier,
+            services(config) as given,
             relay.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
-            yield make_player(
-                config, relay, clients, upstream.model, sandboxes=sandboxes, verifier=verifier
-            )
+            yield make_player(config, relay, clients, upstream.model, services=given)
         watch.cancel()
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple, Protocol
 
 from .task import SeededTasks, Split, TaskSource
 
@@ -47,6 +45,14 @@ class Step(NamedTuple):
     info: dict[str, Any]
 
 
+class Origin(Protocol):
+    """What an environment was made of."""
+
+    def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
+        """The tasks of the environment, as it was made."""
+        ...
+
+
 class Env(ABC):
     """An async environment for chat agents (the words are Gymnasium's).
 
@@ -57,7 +63,7 @@ class Env(ABC):
     tools: Sequence[ToolSpec] = ()
     """OpenAI function schemas offered to the agent; `reset` may set them."""
 
-    spec: BaseModel | None = None
+    spec: Origin | None = None
     """The `EnvSpec` it was made of; `make` sets it, and `make(env.spec)` makes another."""
 
     max_turns: int | None = None
@@ -105,10 +111,12 @@ class Env(ABC):
 
     @property
     def unwrapped(self) -> Env:
-        """The environment inside all wrappers."""
+        """The environment inside all wrappers: as its class is, `task_source` included. Of a
+        `SyncEnv` it is the async one around it, whose `env` is the `SyncEnv` itself."""
         return self
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
-        """The tasks of `split`. `options` are those the environment itself is made with."""
+        """The tasks of `split`. `options` are those the environment itself is made with; one that
+        `make` made knows its own."""
         return SeededTasks(split, seed=seed)

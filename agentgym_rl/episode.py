@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,10 @@ from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.server import SessionServer
 from .gateway.sessions import SessionRecord, SessionSampling
-from .sandbox import SandboxBackend
+from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory
 from .transcript import Transcript
-from .verifier import VerifierPool
 from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
@@ -77,18 +77,10 @@ class EpisodeEnv(Env):
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        task: Task,
-        *,
-        sandboxes: SandboxBackend | None = None,
-        verifier: VerifierPool | None = None,
-    ) -> None:
+    def __init__(self, env: Env, task: Task, services: Services = NO_SERVICES) -> None:
         self._env = env
         self._task = task
-        self._sandboxes = sandboxes
-        self._verifier = verifier
+        self._services = services
         self._first: tuple[list[Message], dict[str, Any]] | None = None
         self.reward = 0.0
         self.terminated = False
@@ -101,12 +93,7 @@ class EpisodeEnv(Env):
 
     async def start(self) -> None:
         """Reset the wrapped environment to the task."""
-
-        options: dict[str, Any] = {"task": self._task}
-        if self._env.needs_sandboxes:
-            options["sandboxes"] = self._sandboxes
-        if self._env.uses_verifier and self._verifier is not None:
-            options["verifier"] = self._verifier
+        options = {"task": self._task, **self._services.options(self._env)}
         try:
             self._first = await self._env.reset(seed=self._task.seed, options=options)
         except FOREIGN as error:
@@ -156,14 +143,12 @@ class EpisodeEnv(Env):
         self.transcript.act(action)
         try:
             step = await self._env.step(action)
+            self._add(step)
         except FOREIGN as error:
             self._blame("env.step", error)
             raise
         self.transcript.answered(step.observation)
-        self.reward += step.reward
         self.terminated, self.truncated = step.terminated, step.truncated
-        if metrics := step.info.get("metrics"):
-            self.metrics |= metrics
         return step
 
     async def close(self) -> None:
@@ -174,6 +159,27 @@ class EpisodeEnv(Env):
             if _is_ours(error):
                 raise
             log.warning("env.close of task %s failed: %r", self._task.id, error)
+
+    def _add(self, step: Step) -> None:
+        """Add up what `step` pays and counts. Of rewards their sum is what must be finite: a run
+        can neither record nor learn from another one.
+
+        Raises:
+            TypeError, ValueError: it is no step, or has no finite numbers.
+        """
+        if not isinstance(step, Step):
+            raise TypeError(f"env.step must return a Step, got {step!r:.200}")
+        reward = float(self.reward + step.reward)
+        if not math.isfinite(reward):
+            raise ValueError(
+                f"env.step's rewards must add up to a finite number, got {step.reward} after "
+                f"{self.reward}"
+            )
+        if metrics := step.info.get("metrics"):
+            if not all(map(math.isfinite, metrics.values())):
+                raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+            self.metrics |= {name: float(value) for name, value in metrics.items()}
+        self.reward = reward
 
     def _blame(self, what: str, error: BaseException) -> None:
         """Remember a failure of the wrapped environment; our own cancellation is none.
@@ -204,12 +210,10 @@ class Player:
     clients: AgentClients
     model_name: str
     deadlines: Deadlines
-    sandboxes: SandboxBackend | None = None
-    """Started; for environments that need it."""
+    services: Services = NO_SERVICES
+    """What the environments ask for at `reset`."""
     env_id: str = ""
     """What `make_env` makes, where `reset` does not say it."""
-    verifier: VerifierPool | None = None
-    """The same."""
     wait_ready: Callable[[], Awaitable[None]] = at_once
     """Returns once an engine serves; asked before an episode is played again. May raise
     InfraError."""
@@ -227,9 +231,7 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(
-                    self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier
-                )
+                env = EpisodeEnv(self.make_env(), task, self.services)
             except FOREIGN as error:
                 if _is_ours(error):
                     raise

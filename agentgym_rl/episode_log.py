@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .buffer import Group
 from .errors import ConfigError
@@ -198,15 +199,16 @@ class EpisodeReader:
             ) from error
 
     def task(self, task_id: str) -> Task:
-        """A task that was played."""
-        query = "SELECT seed, split, data FROM tasks WHERE task_id = ?"
+        """A task that was played; of files from before tasks had weights, its weight is 1."""
         with self._explained():
-            found = self._db.execute(query, (task_id,)).fetchone()
+            rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
+            names, found = [column for column, *_ in rows.description], rows.fetchone()
         if found is None:
             raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
-        seed, split, data = found
+        row: dict[str, Any] = {"weight": 1.0} | dict(zip(names, found, strict=True))
         try:
-            return Task(task_id, seed, json.loads(data), split)
+            data = json.loads(row["data"])
+            return Task(task_id, row["seed"], data, row["split"], row["weight"])
         except ValueError as error:
             raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
 

@@ -34,7 +34,7 @@ async def evaluate_model(
                 f"embedded or vllm; --engine=openai asks {config.engine.base_url} for --model NAME"
             )
         return await _evaluate_endpoint(config, config.engine, progress)
-    check(config)
+    await check(config)
     if config.engine.type == "vllm" and config.engine.urls:
         raise ConfigError(
             "an evaluation does not use servers that run already (engine.urls): nobody can say "
@@ -63,7 +63,7 @@ async def evaluate_model(
 async def _evaluate_endpoint(
     config: Config, engine: OpenAIEngineConfig, progress: Progress
 ) -> dict[str, Any]:
-    check_endpoint(config, engine)
+    await check_endpoint(config, engine)
     progress.phase(f"asking {config.model.path} at {engine.base_url}")
     async with serving_endpoint(config, engine) as player:
         found = await _play(config, player, progress)
@@ -72,7 +72,7 @@ async def _evaluate_endpoint(
 
 async def _play(config: Config, player: Player, progress: Progress) -> dict[str, Any]:
     progress.phase("evaluating on held-out tasks")
-    async with measuring(player.sandboxes, player.verifier) as meter:
+    async with measuring(player.services) as meter:
         result = await evaluate(
             player,
             task_source(config, "eval", seed=config.eval.seed),

@@ -13,7 +13,7 @@ from .episode import Player, play_with_retries
 from .errors import ConfigError, InfraError, TooManyErrors
 from .gateway.sessions import SessionSampling
 from .seeding import derived_seed
-from .task import TaskSource
+from .task import TaskSource, length_of
 from .trajectory import Outcome, Trajectory, by_env
 
 ON_PROGRESS = Callable[[int, int], None]
@@ -118,10 +118,8 @@ def num_available(tasks: TaskSource, wanted: int) -> int:
     Raises:
         ConfigError: none at all.
     """
-    try:
-        available = min(wanted, len(tasks))
-    except TypeError:  # infinite sources have no length
-        available = wanted
+    length = length_of(tasks)
+    available = wanted if length is None else min(wanted, length)
     if available == 0:
         raise ConfigError(f"there are no tasks to evaluate on ({wanted} wanted)")
     return available

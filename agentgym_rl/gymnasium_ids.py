@@ -25,7 +25,10 @@ _ids: set[str] = set()
 
 
 def publish(id: str) -> None:
-    """Have Gymnasium know the environment `id`, now or as soon as it is imported."""
+    """Have Gymnasium know the environment `id`, now or as soon as it is imported.
+
+    An id that is somebody else's there stays theirs: that is a warning.
+    """
     _ids.add(id)
     if (gymnasium := _imported()) is not None:
         _register(gymnasium, id)
@@ -60,14 +63,22 @@ def _register_all(gymnasium: ModuleType) -> None:
 
 def _register(gymnasium: Any, id: str) -> None:
     theirs = gymnasium_id(id)
+    found = gymnasium.registry.get(theirs)
+    if found is not None and found.entry_point != _ENTRY_POINT:
+        _warn(id, f"{theirs} is somebody else's, {found.entry_point}")
+        return
     gymnasium.registry.pop(theirs, None)  # `register(..., force=True)` means the new one
     try:
         gymnasium.register(theirs, entry_point=_ENTRY_POINT, kwargs={"env": id})
     except gymnasium.error.Error as error:  # an id that Gymnasium has no form for
-        import logging
+        _warn(id, error)
 
-        log = logging.getLogger(__name__)
-        log.warning("gymnasium.make will not know the environment %s: %s", id, error)
+
+def _warn(id: str, why: object) -> None:
+    import logging
+
+    log = logging.getLogger(__name__)
+    log.warning("gymnasium.make will not know the environment %s: %s", id, why)
 
 
 class _Watch:

@@ -15,7 +15,7 @@ def import_object(path: str) -> Any:
         target: Any = importlib.import_module(module)
         for name in attribute.split("."):
             target = getattr(target, name)
-    except Exception as error:  # importing runs foreign code: anything can come out
+    except (Exception, SystemExit) as error:  # foreign code runs: anything can come out
         raise ConfigError(
             f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
         ) from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .loop_lag import LoopLag
 from .sandbox import SandboxBackend
+from .services import NO_SERVICES, Services
 from .verifier import VerifierPool
 
 
@@ -62,35 +63,28 @@ class Pace:
 class Meter:
     """Measures from its making to `read`."""
 
-    def __init__(
-        self, sandboxes: SandboxBackend | None = None, verifier: VerifierPool | None = None
-    ) -> None:
+    def __init__(self, services: Services = NO_SERVICES) -> None:
         self.lag = LoopLag()
-        self._sandboxes = sandboxes
-        self._verifier = verifier
+        self._services = services
         self._start = time.monotonic()
 
     def read(self, *, episodes: int) -> Pace:
         """The pace so far, `episodes` having been played."""
         seconds = max(time.monotonic() - self._start, 1e-9)
+        sandboxes, verifier = self._services.sandboxes, self._services.verifier
         return Pace(
             episodes=episodes,
             episodes_per_s=episodes / seconds,
             loop_lag_ms=self.lag.summary(),
-            sandbox=_sandbox_pace(self._sandboxes, seconds) if self._sandboxes else None,
-            verifier=_verifier_pace(self._verifier) if self._verifier else None,
+            sandbox=_sandbox_pace(sandboxes, seconds) if sandboxes else None,
+            verifier=_verifier_pace(verifier) if verifier else None,
         )
 
 
 @asynccontextmanager
-async def measuring(
-    sandboxes: SandboxBackend | None = None, verifier: VerifierPool | None = None
-) -> AsyncIterator[Meter]:
-    """A meter that watches the event loop while the context is open.
-
-    `sandboxes`, `verifier`: those that were just started for it.
-    """
-    meter = Meter(sandboxes, verifier)
+async def measuring(services: Services = NO_SERVICES) -> AsyncIterator[Meter]:
+    """A meter that watches the event loop, and `services` just started, while it is open."""
+    meter = Meter(services)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(meter.lag.run(), name="loop lag")
         yield meter

@@ -2,8 +2,8 @@
 
 Ids are `[namespace/]name-vN`; without a version the latest is meant. `module:attr` works
 everywhere an id does. Plugins of other packages are found through the entry-point groups
-`agentgym_rl.envs`, `.agents` and `.sandboxes`; they are read at the first unknown id or by
-`arl list`, never at import, and a broken one is a warning row, not a crash.
+`agentgym_rl.envs`, `.agents` and `.sandboxes`; one is imported when its id is asked for, all by
+`arl list`, none at import, and a broken one is a warning row, not a crash.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, overload
+
+from pydantic import ValidationError
 
 from . import gymnasium_ids
 from .agent import Agent
@@ -56,23 +60,27 @@ def register(
     """Give `entry_point` ("module:Class") a name.
 
     `limits` of an environment are the other fields of `EnvSpec`: max_turns, step_timeout_s,
-    wrappers, argument.
+    wrappers, argument, max_attempts and what goes with it.
 
     Raises:
-        ConfigError: the id is malformed, or taken and `force` is False.
+        ConfigError: the id is malformed, or taken and `force` is False; `limits` has something
+            else, or what is out of range.
     """
     if not _ID.fullmatch(id):
         raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
     if (kind, id) in _registered and not force:
         raise ConfigError(f"{kind} {id!r} is registered already; pass force=True to replace it")
-    made = _new(kind)(
-        id=id,
-        kind=kind,
-        entry_point=entry_point,
-        kwargs=dict(kwargs or {}),
-        description=description,
-        **limits,
-    )
+    try:
+        made = _new(kind)(
+            id=id,
+            kind=kind,
+            entry_point=entry_point,
+            kwargs=dict(kwargs or {}),
+            description=description,
+            **limits,
+        )
+    except ValidationError as error:
+        raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
     _registered[kind, id] = made
     if kind == "env":
         gymnasium_ids.publish(id)
@@ -91,23 +99,26 @@ def spec(id: str, *, kind: Kind = "env") -> Spec:
     """
     if ":" in id:
         return (_with_argument(id) if kind == "env" else None) or _at(id, kind)
-    known = {row.id: row for row in listing(kind)}
-    wanted = _latest(id, known)
-    if wanted is None:
+    row = _row(id, kind)
+    if row is None:
+        _points.cache_clear()  # it may have been installed since
+        row = _row(id, kind)
+    if row is None:
+        known = names(kind)
         near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
         raise ConfigError(f"no {kind} is called {id!r}; {hint} (`arl list` shows all)")
-    row = known[wanted]
     if row.spec is None:
-        raise ConfigError(f"the plugin of {kind} {wanted!r} is broken:\n{row.error}")
+        raise ConfigError(f"the plugin of {kind} {row.id!r} is broken:\n{row.error}")
     return row.spec
 
 
 def make(id: str | EnvSpec, **kwargs: Any) -> Env:
     """A new environment, inside the wrappers that `agentgym_rl.wrappers` draws.
 
-    `max_turns`, `step_timeout_s` and `wrappers` are what `EnvSpec` says; everything else is an
-    option of the environment. `make(env.spec)` makes another one of the same.
+    `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and what goes with it are what
+    `EnvSpec` says; everything else is an option of the environment, which gets copies of lists and
+    tables. `make(env.spec)` makes another one of the same.
 
     Raises:
         ConfigError: nothing has that id, or it does not take these options.
@@ -145,11 +156,32 @@ def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
 
 def listing(kind: Kind) -> list[Listed]:
     """Everything of a kind: registered here first, then plugins; broken ones carry an error."""
-    rows = {id: Listed(id, kind, found) for (k, id), found in _registered.items() if k == kind}
-    for point in entry_points(group=f"agentgym_rl.{_GROUPS[kind]}"):
-        if point.name not in rows:
-            rows[point.name] = _read_plugin(point, kind)
-    return [rows[id] for id in sorted(rows)]
+    _points.cache_clear()
+    rows = [_row(id, kind) for id in sorted(names(kind))]
+    return [row for row in rows if row is not None]
+
+
+def _row(id: str, kind: Kind) -> Listed | None:
+    """What `id` means; of all plugins only its own is imported."""
+    wanted = id if (kind, id) in _registered else _latest(id, names(kind))
+    if wanted is None:
+        return None
+    if (kind, wanted) in _registered:
+        return Listed(wanted, kind, _registered[kind, wanted])
+    return _read_plugin(_points(kind, tuple(sys.path))[wanted], kind)
+
+
+def names(kind: Kind) -> set[str]:
+    """Every id of a kind, registered here or a plugin's; imports none of them."""
+    here = {id for k, id in _registered if k == kind}
+    return here | _points(kind, tuple(sys.path)).keys()
+
+
+@lru_cache(maxsize=8)
+def _points(kind: Kind, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The plugins that are installed along `path`, which is `sys.path`: slow to find."""
+    found = entry_points(group=f"agentgym_rl.{_GROUPS[kind]}")
+    return {point.name: point for point in reversed(tuple(found))}  # the first of a name is meant
 
 
 def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
@@ -178,10 +210,9 @@ def _at(path: str, kind: Kind) -> Spec:
 def _with_argument(id: str) -> EnvSpec | None:
     """The spec of `name:value`; None where no environment of that name takes a value."""
     name, _, value = id.partition(":")
-    known = {row.id: row.spec for row in listing("env") if isinstance(row.spec, EnvSpec)}
-    wanted = _latest(name, known)
-    found = known[wanted] if wanted else None
-    if found is None or not found.argument:
+    row = _row(name, "env")
+    found = row.spec if row else None
+    if not isinstance(found, EnvSpec) or not found.argument:
         return None
     return found.model_copy(update={"id": id, "kwargs": found.kwargs | {found.argument: value}})
 
@@ -192,7 +223,7 @@ def _of_kind(found: Spec, kind: Kind) -> Spec:
     return found
 
 
-def _latest(id: str, known: Mapping[str, object]) -> str | None:
+def _latest(id: str, known: Collection[str]) -> str | None:
     if id in known:
         return id
     versions = [name for name in known if re.fullmatch(re.escape(id) + r"-v\d+", name)]

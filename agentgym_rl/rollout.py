@@ -107,10 +107,12 @@ class Rollout:
             return True
         numbers["rollout/weight_0"] = numbers.get("rollout/weight_0", 0.0) + 1
         self._untrained_in_a_row += 1
-        if self._untrained_in_a_row >= (epoch or self._config.max_rejected):
+        # Two epochs, shuffled apart: the one task with a weight may be the first of one epoch and
+        # the last of the next. So many in a row hold every task there is.
+        if self._untrained_in_a_row >= (2 * epoch or self._config.max_rejected):
             raise ConfigError(
                 f"{self._untrained_in_a_row} tasks in a row have weight 0"
-                f"{', which is all there are' if epoch else ' (rollout.max_rejected)'}: "
+                f"{f', all {epoch} that there are' if epoch else ' (rollout.max_rejected)'}: "
                 "there is nothing to train on"
             )
         return False

@@ -77,7 +77,7 @@ class TrainResult:
 async def train(config: Config, progress: Progress) -> TrainResult:
     """Run a whole training job; returns when it is finished and every process has ended."""
     config = resolve_paths(config)
-    check(config)
+    await check(config)
     run_dir, config_file = create_run_dir(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
@@ -156,7 +156,7 @@ class _TrainingRun:
                 # Rollout ends before the gateway does: no episode fails because the run ends.
                 async with (
                     serving_policy(self.config, self.fleet) as player,
-                    measuring(player.sandboxes, player.verifier) as meter,
+                    measuring(player.services) as meter,
                     asyncio.TaskGroup() as producers,
                 ):
                     before = await self._evaluate(player, "before")

@@ -7,5 +7,9 @@ import hashlib
 
 def derived_seed(seed: int, name: str) -> int:
     """48 bits, a function of `seed` and a name alone (an episode's id, a request's number)."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=6).digest()
-    return int.from_bytes(digest, "big")
+    return derived_number(f"{seed}/{name}")
+
+
+def derived_number(text: str, *, bits: int = 48) -> int:
+    """`bits` (a multiple of 8) that are `text`'s own."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "big")

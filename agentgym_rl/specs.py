@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .agent import Agent
 from .env import Env
 from .errors import ArlError, ConfigError
+from .json_values import copied, not_json
 from .loading import import_object
 from .sandbox import SandboxBackend
 from .sync_env import SyncEnv, to_async
@@ -44,9 +46,11 @@ class Spec(BaseModel):
 
     def to_json(self) -> str:
         """The spec as JSON; raises ConfigError where `kwargs` hold what JSON has no word for."""
+        if problem := not_json(_fields(self), "spec"):
+            raise ConfigError(f"the spec of {self.id} is no JSON: {problem}")
         try:
             return self.model_dump_json()
-        except ValueError as error:
+        except ValueError as error:  # half a character, say
             raise ConfigError(f"the spec of {self.id} is no JSON: {error}") from error
 
     @classmethod
@@ -80,13 +84,13 @@ class Spec(BaseModel):
         """
         cls, options = self.load(), self.kwargs | kwargs
         try:
-            return cls(**options)
+            return cls(**copied(options))
         except ArlError:  # says already whose fault it is
             raise
-        except Exception as error:  # somebody else's code
+        except (Exception, SystemExit) as error:  # somebody else's code
             raise self._refused("be made", options, error) from error
 
-    def _refused(self, what: str, options: Mapping[str, Any], error: Exception) -> ConfigError:
+    def _refused(self, what: str, options: Mapping[str, Any], error: BaseException) -> ConfigError:
         known = _parameters(self.load())
         takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
         return ConfigError(
@@ -116,10 +120,10 @@ class WrapperSpec(BaseModel):
             ConfigError: it cannot be imported, or refuses.
         """
         try:
-            wrapped = import_object(self.entry_point)(env, **self.kwargs)
+            wrapped = import_object(self.entry_point)(env, **copied(self.kwargs))
         except ArlError:
             raise
-        except Exception as error:  # somebody else's code
+        except (Exception, SystemExit) as error:  # somebody else's code
             raise ConfigError(
                 f"wrapper {self.entry_point} with {self.kwargs}: {error!r}{_place(error)}"
             ) from error
@@ -144,11 +148,27 @@ class EnvSpec(Spec):
     max_attempts: int = Field(default=1, ge=1)
     """Times a task may be tried in an episode (see `wrappers.Attempts`)."""
     feedback: str = FEEDBACK
-    """What the agent is told after an attempt without success."""
+    """What the agent is told after an attempt without success; like the two below, there for
+    those who set `max_attempts` later."""
     retry_discount: float = Field(default=1.0, ge=0, le=1)
     """The reward's factor for each attempt that was needed before."""
     success_reward: float = 1.0
     """An attempt that pays less is no success."""
+
+    def load(self) -> type:
+        """The class itself.
+
+        Raises:
+            ConfigError: it cannot be imported, is no environment, or has a parameter of its own
+                that is called like an option of `make`.
+        """
+        cls = super().load()
+        if taken := _taken(cls):
+            raise ConfigError(
+                f"{self.id}: {self.entry_point} has the parameter {', '.join(taken)}, which it "
+                "would never be given: `make` has an option of that name; call it something else"
+            )
+        return cls
 
     def make(self, **kwargs: Any) -> Env:
         """A new environment; what has the name of a field from `max_turns` on replaces the spec's
@@ -169,25 +189,36 @@ class EnvSpec(Spec):
 
         def make() -> Env:
             try:
-                return wrapped(cls(**self.kwargs), self)
+                return wrapped(cls(**copied(self.kwargs)), self)
             except ArlError:  # says already whose fault it is
                 raise
-            except Exception as error:  # somebody else's code
+            except (Exception, SystemExit) as error:  # somebody else's code
                 raise self._refused("be made", self.kwargs, error) from error
 
         return make
 
     def with_options(self, **kwargs: Any) -> EnvSpec:
-        """The spec that makes what `make(**kwargs)` makes."""
+        """The spec that makes what `make(**kwargs)` makes.
+
+        Raises:
+            ConfigError: a limit is out of range, or is one of attempts where there is only one.
+        """
         if not kwargs:
             return self
         ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
         try:
-            return type(self).model_validate(
+            made = type(self).model_validate(
                 {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
             )
         except ValidationError as error:
             raise ConfigError(f"env {self.id}: {error}") from error
+        idle = [name for name in _OF_ATTEMPTS if name in ours]
+        if idle and made.max_attempts == 1:
+            raise ConfigError(
+                f"env {self.id}: {', '.join(idle)} would do nothing with max_attempts = 1; set "
+                "max_attempts above 1 with it"
+            )
+        return made
 
     def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
         """The tasks of the environment's `split`.
@@ -198,10 +229,10 @@ class EnvSpec(Spec):
         spec = self.with_options(**kwargs)
         cls = spec.load()
         try:
-            return cls.task_source(split, seed=seed, **spec.kwargs)
+            return cls.task_source(split, seed=seed, **copied(spec.kwargs))
         except ArlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._refused("give its tasks", spec.kwargs, error) from error
 
 
@@ -211,28 +242,44 @@ def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
     env.spec = spec
     limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
     env = Timeout(PassiveChecker(env), limit_s)
+    attempts = None
     if spec.max_attempts > 1:
-        env = Attempts(
-            env,
-            spec.max_attempts,
-            spec.feedback,
-            spec.retry_discount,
-            spec.success_reward,
-            turns=spec.max_turns,
+        env = attempts = Attempts(
+            env, spec.max_attempts, spec.feedback, spec.retry_discount, spec.success_reward
         )
     for wrapper in spec.wrappers:
         env = wrapper.wrap(env)
+    if spec.wrappers:  # what yours return is to be what the contract says, too
+        env = PassiveChecker(env)
     max_turns = env.max_turns if spec.max_turns is None else spec.max_turns
+    if attempts is not None:
+        attempts.turns = max_turns
     return OrderEnforcing(env if max_turns is None else TurnLimit(env, max_turns))
 
 
-_OF_MAKE = (
-    *("max_turns", "step_timeout_s", "wrappers"),
-    *("max_attempts", "feedback", "retry_discount", "success_reward"),
-)
+_OF_ATTEMPTS = ("feedback", "retry_discount", "success_reward")
+_OF_MAKE = ("max_turns", "step_timeout_s", "wrappers", "max_attempts", *_OF_ATTEMPTS)
 
 
-def _place(error: Exception) -> str:
+@lru_cache(maxsize=256)  # it takes longer than the making of an environment
+def _taken(cls: type) -> tuple[str, ...]:
+    """Options of `make` that `cls` has a parameter for."""
+    try:
+        parameters = inspect.signature(cls).parameters
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return ()
+    return tuple(name for name in _OF_MAKE if name in parameters)
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    """By name, as they are; wrappers' by name, too."""
+    return {
+        name: [_fields(wrapper) for wrapper in value] if name == "wrappers" else value
+        for name, value in model
+    }
+
+
+def _place(error: BaseException) -> str:
     """File and line of the foreign code that raised, if it ran at all."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

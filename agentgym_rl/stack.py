@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import registry
 from .config import Config, VllmEngineConfig
 from .engines.vllm.build import check_interrupt, find_build
-from .env import Message, ToolSpec
-from .episode import Deadlines, InputLimit, Player, at_once
+from .env import Env, Message, ToolSpec
+from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
 from .fleet import Fleet
 from .gateway.chat import ChatFormat
@@ -20,16 +21,18 @@ from .gateway.client import AgentClients
 from .gateway.server import Gateway, SessionServer
 from .model import model_folder, tokenizer_hash
 from .rollout import accept_filter
-from .sandbox import SandboxBackend
+from .services import Services, running_services
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
-from .verifier import VerifierPool
+from .wrappers import within
+
+log = logging.getLogger(__name__)
 
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
 
 
-def check(config: Config) -> None:
+async def check(config: Config) -> None:
     """Refuse what cannot work with an engine of our own before anything is started.
 
     Raises:
@@ -38,7 +41,7 @@ def check(config: Config) -> None:
             tasks that cannot be recorded, or a port that is taken.
     """
     engine = config.own_engine
-    check_parts(config)
+    await check_parts(config)
     accept_filter(config.rollout.should_accept)
     ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
@@ -48,14 +51,14 @@ def check(config: Config) -> None:
     _check_tasks(config, "train")
 
 
-def check_parts(config: Config) -> None:
+async def check_parts(config: Config) -> None:
     """What is checked whoever the model is: env, sandboxes, agent, held-out tasks and port.
 
     Raises:
         ConfigError: see `check`.
     """
-    env_spec(config).make()
-    _sandboxes(config)
+    if (await specimen(config)).needs_sandboxes:
+        registry.make_sandbox(config.sandbox.id, **config.sandbox.options)
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         _check_tasks(config, "eval")
@@ -102,43 +105,23 @@ def env_spec(config: Config) -> EnvSpec:
     return registry.spec(config.env.id).with_options(**options)
 
 
-def _sandboxes(config: Config) -> SandboxBackend | None:
-    """The configured backend, not started yet, if the environment needs one."""
-    if not env_spec(config).make().needs_sandboxes:
-        return None
-    return registry.make_sandbox(config.sandbox.id, **config.sandbox.options)
+async def specimen(config: Config) -> Env:
+    """A configured environment that is never played, and closed already: its making checks the
+    options, its attributes say what it needs."""
+    env = env_spec(config).make()
+    try:
+        await within(CLOSE_TIMEOUT_S, env.close())
+    except (Exception, SystemExit) as error:  # somebody else's code
+        log.warning("env.close of %s, before any reset, failed: %r", config.env.id, error)
+    return env
 
 
 @contextlib.asynccontextmanager
-async def running_sandboxes(config: Config) -> AsyncIterator[SandboxBackend | None]:
-    """The sandbox backend, started, if the environment needs one.
-
-    Raises:
-        SandboxUnavailable: it cannot work here.
-    """
-    backend = _sandboxes(config)
-    if backend is None:
-        yield None
-        return
-    async with backend:
-        yield backend
-
-
-@contextlib.asynccontextmanager
-async def running_verifier(config: Config) -> AsyncIterator[VerifierPool | None]:
-    """The verifier pool, started, if the environment uses it.
-
-    Raises:
-        VerifierError: it cannot work here.
-    """
-    if not env_spec(config).make().uses_verifier:
-        yield None
-        return
-    options = config.verifier
-    async with VerifierPool(
-        options.num_workers, timeout_s=options.timeout_s, memory_mb=options.memory_mb
-    ) as pool:
-        yield pool
+async def services(config: Config) -> AsyncIterator[Services]:
+    """What the configured environment is to be given, as a context in which it runs."""
+    env = await specimen(config)
+    async with running_services(env, config.sandbox, config.verifier) as given:
+        yield given
 
 
 @contextlib.asynccontextmanager
@@ -163,8 +146,7 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
         watch = tasks.create_task(fleet.watch(), name="watch engines")
         await fleet.wait_serving()  # servers that ran already first get this run's version 0
         async with (
-            running_sandboxes(config) as sandboxes,
-            running_verifier(config) as verifier,
+            services(config) as given,
             gateway.serve() as base_url,
             AgentClients(base_url) as clients,
         ):
@@ -173,8 +155,7 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
                 gateway,
                 clients,
                 info.model,
-                sandboxes=sandboxes,
-                verifier=verifier,
+                services=given,
                 wait_ready=fleet.wait_serving,
                 count_prompt=gateway.count_prompt,
             )
@@ -187,8 +168,7 @@ def make_player(
     clients: AgentClients,
     model_name: str,
     *,
-    sandboxes: SandboxBackend | None,
-    verifier: VerifierPool | None,
+    services: Services,
     wait_ready: Callable[[], Awaitable[None]] = at_once,
     count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
 ) -> Player:
@@ -206,9 +186,8 @@ def make_player(
             episode_s=config.rollout.episode_timeout_s,
             turn_s=config.rollout.turn_timeout_s,
         ),
-        sandboxes=sandboxes,
+        services=services,
         env_id=config.env.id,
-        verifier=verifier,
         wait_ready=wait_ready,
         input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
     )

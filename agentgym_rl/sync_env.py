@@ -58,7 +58,7 @@ class SyncEnv(ABC):
 
 
 class AsyncOverSync(Env):
-    """A `SyncEnv` as an `Env`."""
+    """A `SyncEnv` as an `Env`: names it has not are the `SyncEnv`'s, which is `env`."""
 
     def __init__(self, env: SyncEnv) -> None:
         self.env = env
@@ -69,11 +69,23 @@ class AsyncOverSync(Env):
         self.uses_verifier = env.uses_verifier
         self.tools = env.tools
         self._closed = False
-        self._thread = ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
+        self._thread = _thread_for(env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not set yet: unpickling, or a constructor that failed
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def task_source(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, split: Split, *, seed: int, **options: Any
+    ) -> TaskSource:
+        return self.env.task_source(split, seed=seed, **options)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
+        if self._closed:  # as with any other: it may be played again, and closed again
+            self._closed, self._thread = False, _thread_for(self.env)
         found = await self._do(lambda: self.env.reset(seed=seed, options=options))
         self.tools = self.env.tools
         return found
@@ -100,6 +112,10 @@ class AsyncOverSync(Env):
         if self._thread is None:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _thread_for(env: SyncEnv) -> ThreadPoolExecutor | None:
+    return ThreadPoolExecutor(1, "sync-env") if env.executor == "thread" else None
 
 
 def to_async(env: SyncEnv) -> Env:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from .seeding import derived_number
 
 Split = Literal["train", "eval"]
 
@@ -51,6 +52,14 @@ class TaskSource(ABC):
         return {}
 
 
+def length_of(tasks: TaskSource) -> int | None:
+    """Number of tasks; None: there is no end of them."""
+    try:
+        return len(tasks)
+    except TypeError:
+        return None
+
+
 class SeededTasks(TaskSource):
     """Infinitely many tasks that are nothing but a seed; train and eval seeds are disjoint.
 
@@ -62,6 +71,6 @@ class SeededTasks(TaskSource):
         self._seed = seed
 
     def __getitem__(self, index: int, /) -> Task:
-        digest = hashlib.blake2b(f"{self._seed}/{self._split}/{index}".encode(), digest_size=7)
-        seed = int.from_bytes(digest.digest(), "big") << 1 | (self._split == "eval")
+        number = derived_number(f"{self._seed}/{self._split}/{index}", bits=56)
+        seed = number << 1 | (self._split == "eval")
         return Task(id=f"{self._split}-{self._seed}-{index}", seed=seed, split=self._split)

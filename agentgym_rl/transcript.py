@@ -29,14 +29,15 @@ class Transcript:
         """Take down an action.
 
         Raises:
-            AgentError: it is no JSON object, as OpenAI messages are.
+            AgentError: it is no mapping of JSON, as OpenAI messages are.
         """
+        # msgspec would write dataclasses too, which environments cannot read
+        if not isinstance(action, dict) and not isinstance(action, Mapping):
+            raise AgentError(_refusal(action, "it is no mapping"))
         try:
             encoded = _encode(action)
         except _UNKNOWN_TO_MSGSPEC:
             encoded = _json(action)
-        if encoded[:1] != b"{":
-            raise AgentError(_refusal(action, "it is no object"))
         self.actions.append(encoded)
 
     def answered(self, messages: Sequence[Mapping[str, Any]]) -> None:

@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def package(tmp_path, monkeypatch) -> Path:
+    monkeypatch.delitem(sys.modules, "corner_shop", raising=False)  # of the test before
     folder = tmp_path / "corner_shop"
     new_env("corner_shop", folder)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "corner_shop", raising=False)
     return folder
 
 
@@ -75,6 +75,24 @@ def test_it_trains_at_once(package, tmp_path):
 def test_names_that_are_none(name, tmp_path):
     with pytest.raises(ConfigError, match="lower-case"):
         new_env(name, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "its class would be None"),
+        ("true", "its class would be True"),
+        ("random", "Python's own module random"),
+        ("agentgym_rl", r"a module of that name, .*agentgym_rl"),
+        ("arl_envs", r"a module of that name, .*arl_envs"),
+        ("pytest", r"a module of that name, .*pytest"),
+        ("tools", r"tools-v0 is there \(`arl list`\); try my_tools"),
+    ],
+)
+def test_names_that_are_taken(name, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        new_env(name, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -78,10 +78,12 @@ def test_help_is_light():
     assert imported_by(code).isdisjoint(HEAVY)
 
 
+@pytest.mark.slow
 def test_help_is_fast():
     assert seconds([sys.executable, "-c", f"{HELP}; main()"]) < START_LIMIT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", TORCH_FREE)
 def test_the_rollout_side_is_torch_free(module):
     assert "torch" not in imported_by(f"import agentgym_rl.{module}")

@@ -1,6 +1,9 @@
 """Names: register, make, spec; versions; near matches; module:attr; plugins, broken ones too."""
 
+import importlib
 import sys
+from datetime import date
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -10,7 +13,7 @@ from agentgym_rl import registry
 from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env, Step
 from agentgym_rl.errors import ConfigError, SandboxError
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.specs import EnvSpec, Spec
 
 
 class Echo(Env):
@@ -158,7 +161,11 @@ def test_module_attr_may_be_a_spec(plugins):
 
 
 @pytest.mark.parametrize(
-    "id", ["no_such_module_anywhere:X", "json:nothing", "json:", ":X", ".rel:X", "bad_plugin:X"]
+    "id",
+    [
+        *("no_such_module_anywhere:X", "json:nothing", "json:", ":X", ".rel:X"),
+        *("bad_plugin:X", "exiting_plugin:X"),
+    ],
 )
 def test_what_cannot_be_imported_is_a_config_error(plugins, id):
     with pytest.raises(ConfigError, match="cannot import"):
@@ -179,7 +186,8 @@ def test_a_wrong_option_is_a_config_error():
 
 class Touchy(Echo):
     def __init__(self, *, level: int, mode: str = "a") -> None:
-        raise {"a": ValueError("no level 7"), "b": SandboxError("no docker")}[mode]
+        errors = {"a": ValueError("no level 7"), "b": SandboxError("no docker"), "c": SystemExit(0)}
+        raise errors[mode]
 
     @classmethod
     def task_source(cls, split, *, seed, level, mode="a"):
@@ -196,6 +204,7 @@ class Unfinished(Env):
     [
         ("Touchy", {"level": 7}, r"'level': 7.*ValueError: no level 7 \(.*test_registry.py:\d+\)"),
         ("Touchy", {"level": 7, "mode": "z"}, "KeyError: 'z'"),
+        ("Touchy", {"level": 7, "mode": "c"}, "SystemExit: 0"),
         ("Touchy", {}, r"'level'; it takes level, mode='a', set as --env.options.NAME=VALUE"),
         ("Unfinished", {}, "abstract.*; it takes no options"),
     ],
@@ -226,6 +235,83 @@ def test_an_error_that_says_whose_fault_it_is_passes():
 def test_a_spec_is_json():
     made = register("echo-v0", kwargs={"level": 2}, description="says it again")
     assert EnvSpec.from_json(made.to_json()) == made
+
+
+NOT_JSON = {
+    "inf": float("inf"),
+    "nan": float("nan"),
+    "set": {1},
+    "bytes": b"x",
+    "path": Path("a"),
+    "date": date(2020, 1, 1),
+    "key": {1: "a"},
+    "half_a_pair": "\ud800",
+}
+
+
+@pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_json_has_no_word_for_is_refused_not_changed(value):
+    for spec in (
+        register("echo-v0", kwargs={"level": [value]}, force=True),
+        register("echo-v0", wrappers=[{"entry_point": "m:W", "kwargs": {"by": value}}], force=True),
+    ):
+        with pytest.raises(ConfigError, match="the spec of echo-v0 is no JSON: "):
+            spec.to_json()
+
+
+def test_the_place_of_what_is_no_json_is_named():
+    with pytest.raises(ConfigError, match=r"spec.kwargs.level.deep\[1\] is a set"):
+        register("echo-v0", kwargs={"level": {"deep": [0, {1}]}}).to_json()
+
+
+def test_infinite_limits_are_refused_as_well():
+    with pytest.raises(ConfigError, match=r"spec\.step_timeout_s is inf"):
+        register("echo-v0", step_timeout_s=float("inf")).to_json()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_turns": 0}, {"max_turn": 3}, {"wrappers": [{}]}], ids=["range", "key", "none"]
+)
+def test_limits_that_are_none_cannot_be_registered(limits):
+    with pytest.raises(
+        ConfigError, match=f"(?s)'echo-v0' cannot be registered.*{next(iter(limits))}"
+    ):
+        register("echo-v0", **limits)
+
+
+class Choosy(Echo):
+    def __init__(self, *, level: int = 1, feedback: str = "mine", wrappers: int = 0) -> None:
+        super().__init__(level=level)
+
+
+@pytest.mark.parametrize("use", ["make", "task_source"])
+def test_a_parameter_called_like_an_option_of_make_is_refused(use):
+    spec = registry.spec(f"{__name__}:Choosy")
+    with pytest.raises(ConfigError, match="Choosy has the parameter wrappers, feedback, which it"):
+        spec.make() if use == "make" else spec.task_source("train", seed=0)
+
+
+class Greedy(Echo):
+    """Changes what it is given."""
+
+    def __init__(self, *, level: dict) -> None:
+        level["words"].append("more")
+        self.level = level
+
+    @classmethod
+    def task_source(cls, split, *, seed, level):
+        level["words"].append("more")
+        return super().task_source(split, seed=seed)
+
+
+def test_every_instance_has_options_of_its_own():
+    words = ["one"]
+    spec = registry.spec(f"{__name__}:Greedy").with_options(level={"words": words})
+    make = spec.maker()
+    made = [make(), make(), spec.make(), Spec.make(spec)]
+    spec.task_source("train", seed=0)
+    assert [env.level for env in made] == [{"words": ["one", "more"]}] * 4
+    assert (spec.kwargs, words) == ({"level": {"words": ["one"]}}, ["one"])
 
 
 def test_a_spec_gives_the_tasks_of_its_environment():
@@ -265,3 +351,30 @@ def test_a_registered_id_hides_a_plugin_of_that_name(plugins):
 
 def test_plugins_are_not_read_at_import(plugins):
     assert "good_plugin" not in sys.modules
+
+
+def test_a_plugin_is_imported_for_its_own_id_alone(plugins):
+    register("mine-v0")
+    assert registry.spec("mine-v0").id == registry.spec("mine").id == "mine-v0"
+    with pytest.raises(ConfigError, match="no env is called"):
+        registry.spec("nobody")
+    assert "good_plugin" not in sys.modules
+    assert registry.spec("theirs/hard").id == "hard-v0"
+    assert "good_plugin" in sys.modules
+
+
+def test_the_latest_may_be_registered_or_a_plugin(plugins):
+    register("theirs/echo-v1")
+    assert registry.spec("theirs/echo").id == "theirs/echo-v1"
+    assert registry.spec("theirs/echo-v0").entry_point == "good_plugin:Echo"
+
+
+def test_a_plugin_installed_meanwhile_is_found(plugins, tmp_path):
+    with pytest.raises(ConfigError, match="no env is called"):
+        registry.spec("late-v0")
+    info = tmp_path / "late-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[agentgym_rl.envs]\nlate-v0 = good_plugin:SPEC\n")
+    importlib.invalidate_caches()
+    assert registry.spec("late-v0").kwargs == {"level": 9}

@@ -1,7 +1,9 @@
 """ToolEnv: two tools in 25 lines, schemas from type hints, and calls however malformed."""
 
 import asyncio
+import errno
 import json
+import logging
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -62,6 +64,22 @@ class Odd(ToolEnv):
     @tool
     def infra(self) -> str:
         raise InfraError("the network is gone")
+
+    @tool
+    def lack(self, what: str) -> str:
+        number = getattr(errno, what, None)
+        raise OSError(number, "of the machine") if number else MemoryError
+
+    @tool
+    def stumble(self) -> str:
+        raise ValueError("over it")
+
+    @tool
+    async def submit(self, reward: float, turns: int = 0) -> str:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        self.end(reward)
+        return "thanks"
 
     @tool
     def give(self, what: str) -> Any:
@@ -273,6 +291,47 @@ def test_infrastructure_failures_pass(others):
         told(Odd(), *[call("wait", '{"turns": 3}')] * others, call("infra"))
 
 
+LACKS = ["EMFILE", "ENOMEM", "ENOSPC", "EIO", "EAGAIN", "ECONNRESET", "EPIPE", "memory"]
+
+
+@pytest.mark.parametrize("what", LACKS)
+def test_what_the_machine_lacks_is_a_failure_of_infrastructure(what):
+    with pytest.raises(InfraError, match=r"tool lack: \w*Error"):
+        told(Odd(), call("lack", {"what": what}))
+
+
+@pytest.mark.parametrize("what", ["ENOENT", "EISDIR", "EACCES", "ETIMEDOUT", "EEXIST"])
+def test_other_errors_of_the_system_may_come_of_the_arguments(what):
+    (text,) = told(Odd(), call("lack", {"what": what}))
+    assert text.startswith("error: ")
+
+
+def test_a_tool_that_raises_is_warned_of_once(caplog):
+    with caplog.at_level(logging.WARNING):
+        told(Odd(), call("stumble"), call("stumble"), call("no_such"), call("give"))
+    (record,) = caplog.records
+    assert "tool 'stumble' raised ValueError" in record.getMessage()
+
+
+def submit(reward: float, turns: int = 0) -> dict[str, Any]:
+    return call("submit", {"reward": reward, "turns": turns})
+
+
+def test_the_first_end_in_the_order_of_the_calls_counts():
+    (step,) = played(Odd(), said(submit(0.25, turns=9), submit(0.5), submit(1.0, turns=3)))
+    assert (step.reward, step.terminated) == (0.25, True)
+    (step,) = played(Odd(), said(submit(0.5), submit(1.0), call("crash")))
+    assert step.reward == 0.5
+
+
+def test_calls_after_the_end_are_answered_and_not_run():
+    env = Odd()
+    (step,) = played(env, said(submit(0.5), call("wait", {"turns": 1})))
+    thanks, other = [m["content"] for m in step.observation]
+    assert (thanks, other.startswith("error: not run")) == ("thanks", True)
+    assert (env.most, step.info["metrics"]) == (0, {"tool_calls": 2, "tool_errors": 1})
+
+
 def test_results_are_text():
     wanted = {"none": "null", "list": '[1, "é"]', "day": '"2026-01-02"', "bad": "?"}
     calls = [call("give", json.dumps({"what": what})) for what in wanted]
@@ -343,6 +402,33 @@ def test_a_tool_that_cannot_be_called_is_refused_at_once():
     for function, words in ((unhinted, "no type hint"), (packed, "by name"), (misdocumented, "y")):
         with pytest.raises(TypeError, match=words):
             Tool.of(function)
+
+
+def test_two_tools_of_one_name_are_refused_at_once():
+    with pytest.raises(TypeError, match="methods look and again are both the tool 'look'"):
+
+        class Twice(Safe):
+            @tool(name="look")
+            def again(self) -> str:
+                return ""
+
+
+class Served(ToolEnv):
+    needs_sandboxes = uses_verifier = True
+
+    def begin(self, task: Task) -> list[Message]:
+        self.found = (self.sandboxes, self.verifier)
+        return []
+
+
+def test_sandboxes_and_verifier_are_there_when_it_begins():
+    env = Served()
+    asyncio.run(env.reset(options={"sandboxes": "S", "verifier": "V"}))
+    assert env.found == ("S", "V")
+    asyncio.run(env.reset(options={"sandboxes": "S"}))  # who plays without a pool leaves it out
+    assert env.found == ("S", None)
+    with pytest.raises(EnvError, match="expected a started SandboxBackend"):
+        asyncio.run(env.reset())
 
 
 def test_resets_are_seeded():

@@ -1,5 +1,8 @@
 """What an environment is told is taken down exactly, at once, and survives the log."""
 
+from dataclasses import dataclass
+from types import MappingProxyType
+
 import msgspec
 import pytest
 
@@ -24,6 +27,12 @@ def test_actions_survive_the_log_exactly(action):
     assert Trajectory.unpack(record.pack()).actions == [action]
 
 
+def test_any_mapping_is_a_message():
+    taken = Transcript()
+    taken.act(MappingProxyType({"role": "assistant"}))
+    assert taken.actions == [b'{"role": "assistant"}']
+
+
 def test_what_the_agent_does_to_its_message_later_is_not_recorded():
     taken, action = Transcript(), {"role": "assistant", "tool_calls": [dict(CALL)]}
     taken.act(action)
@@ -45,10 +54,23 @@ class Reply:
         return {}
 
 
+@dataclass
+class Answer:
+    """As agents may think an action is."""
+
+    role: str = "assistant"
+
+
 @pytest.mark.parametrize(
     ("action", "said"),
-    [("text", "got str"), (None, "no object"), ({"a": object()}, "no JSON"), (Reply(), "model_d")],
-    ids=["text", "none", "object", "reply"],
+    [
+        ("text", "got str"),
+        (None, "no mapping"),
+        ({"a": object()}, "no JSON"),
+        (Reply(), "model_d"),
+        (Answer(), r"got Answer \(it is no mapping\)"),
+    ],
+    ids=["text", "none", "object", "reply", "dataclass"],
 )
 def test_what_is_no_message_is_the_agents_mistake(action, said):
     with pytest.raises(AgentError, match=said):

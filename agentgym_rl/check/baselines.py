@@ -15,10 +15,11 @@ from agentgym_rl.errors import InfraError
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.task import Task, TaskSource
 
+from .closing import Closing
+from .infra import infra_alone
 from .play import MAX_TURNS
 from .policies import IDLE, ORACLE, Policy, View
 from .report import Tally
-from .services import closed
 from .subject import SOURCE_SEED
 
 CONCURRENCY = 64
@@ -54,7 +55,7 @@ async def play_baselines(
     """
     all_counts = {policy: _Counts() for policy in (ORACLE, *IDLE)}
     waiting = _tasks(spec.task_source("train", seed=SOURCE_SEED), tasks)
-    done = 0
+    closing, done = Closing(), 0
 
     async def worker() -> None:
         nonlocal done
@@ -66,11 +67,12 @@ async def play_baselines(
                 done += 1
                 on_progress(done, tasks)
         finally:
-            await closed(env)
+            await closing.close(env)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(CONCURRENCY, tasks)):
-            group.create_task(worker())
+    with infra_alone():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(CONCURRENCY, tasks)):
+                group.create_task(worker())
     return [_tally(policy, counts) for policy, counts in all_counts.items() if counts.episodes]
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import textwrap
-import time
 from argparse import Namespace
 
 from agentgym_rl import log
 from agentgym_rl.config import Config
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.stack import env_spec
 
-from .baselines import OnProgress
 from .criteria import CRITERIA
 from .report import Report, Result, result_lines, summary_line, tally_line
-from .run import check_env, env_spec
-
-_SAY_EVERY_S = 2.0
+from .run import check_env
 
 
 def check(config: Config, args: Namespace) -> Report:
@@ -31,17 +27,17 @@ def check(config: Config, args: Namespace) -> Report:
             f"--episodes {args.episodes}, --tasks {args.tasks}: expected 1, 0 or more"
         )
     log.setup(config.logging.level)
-    shown = not args.json
+    shown, say = not args.json, log.now_and_then()
     report = asyncio.run(
         check_env(
-            env_spec(config.env.id, **config.env.options),
+            env_spec(config),
             episodes=args.episodes,
             tasks=args.tasks,
             only=[each for each in (args.only or "").split(",") if each],
-            sandbox=config.sandbox.id,
-            sandbox_options=config.sandbox.options,
+            sandbox=config.sandbox,
+            verifier=config.verifier,
             on_result=_show if shown else lambda result: None,
-            on_progress=_counting(),
+            on_progress=lambda done, of: say(f"played {done:,} of {of:,} tasks"),
         )
     )
     if shown:
@@ -62,16 +58,3 @@ def criteria_text() -> str:
 
 def _show(result: Result) -> None:
     print("\n".join(result_lines(result)), flush=True)
-
-
-def _counting() -> OnProgress:
-    """Says on stderr how far it is, every two seconds."""
-    said = time.monotonic()
-
-    def count(done: int, of: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY_S:
-            said = time.monotonic()
-            print(f"played {done:,} of {of:,} tasks", file=sys.stderr, flush=True)
-
-    return count

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.task import Split
 
+from .closing import Closing
 from .services import Wanted, started
 from .tasks import first_tasks, task_text
 
@@ -38,15 +39,19 @@ class Elsewhere:
 
 
 async def look_elsewhere(
-    spec: EnvSpec, *, wanted: Wanted, source_seed: int, count: int
+    spec: EnvSpec, *, wanted: Wanted, source_seed: int, count: int, close_s: float
 ) -> Elsewhere:
-    """Start another process, and let it look; never raises for what goes wrong there."""
+    """Start another process, and let it look; never raises for what goes wrong there.
+
+    `close_s` is the longest that an environment's close is waited for there.
+    """
     try:
         order = {
             "spec": spec.to_json(),
-            "wanted": asdict(wanted),
+            "wanted": wanted.to_json(),
             "source_seed": source_seed,
             "count": count,
+            "close_s": close_s,
         }
         text = json.dumps(order)
     except (ValueError, TypeError) as error:
@@ -83,12 +88,13 @@ async def _look(order: dict[str, Any]) -> Elsewhere:
     }
     by_seed: dict[str, Any] = {}
     by_task: list[str] = []
-    wanted = Wanted(**order["wanted"])
-    async with started(spec.make(), wanted) as given:
+    wanted, closing = Wanted.from_json(order["wanted"]), Closing(order["close_s"])
+    async with started(spec.make(), wanted, closing) as given:
         for seed in SEEDS:
-            by_seed[str(seed)] = await first_messages(spec, given, seed=seed)
+            by_seed[str(seed)] = await first_messages(spec, given, closing, seed=seed)
         for task in _first(spec, "train", order):
-            by_task.append(await first_messages(spec, given, seed=task.seed, task=task))
+            opening = await first_messages(spec, given, closing, seed=task.seed, task=task)
+            by_task.append(opening)
     return Elsewhere(by_seed=by_seed, by_task=by_task, tasks=tasks)
 
 
@@ -96,7 +102,9 @@ def _first(spec: EnvSpec, split: Split, order: dict[str, Any]) -> list[Any]:
     return first_tasks(spec.task_source(split, seed=order["source_seed"]), order["count"])
 
 
-async def first_messages(spec: EnvSpec, given: Any, *, seed: int, task: Any = None) -> str:
+async def first_messages(
+    spec: EnvSpec, given: Any, closing: Closing, *, seed: int, task: Any = None
+) -> str:
     """What a new environment opens with, as JSON text."""
     env = spec.make()
     try:
@@ -104,7 +112,7 @@ async def first_messages(spec: EnvSpec, given: Any, *, seed: int, task: Any = No
         messages, _ = await env.reset(seed=seed, options=options)
         return json.dumps(messages)
     finally:
-        await env.close()
+        await closing.close(env)
 
 
 def main() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentgym_rl.env import Message, ToolSpec
+from agentgym_rl.tool_env import text_of
 
 from .malformed import malformed
-from .speech import calling, function_of, junk_for, names_of, saying, text_of
+from .speech import calling, function_of, junk_for, names_of, saying
 
 JUNK_TURNS = 3
 

@@ -9,14 +9,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from agentgym_rl import registry
+from agentgym_rl.config import SandboxConfig, VerifierConfig
 from agentgym_rl.env import Env
 from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.sync_env import SyncEnv
 
 from .baselines import OnProgress, play_baselines
+from .closing import Closing
 from .criteria import CRITERIA
 from .criterion import Criterion, NotJudged, Violation
+from .infra import infra_alone
 from .report import Outcome, Report, Result, Tally
 from .services import Wanted, started
 from .subject import Subject
@@ -31,8 +34,8 @@ async def check_env(
     episodes: int = 8,
     tasks: int = 0,
     only: Collection[str] = (),
-    sandbox: str = "local",
-    sandbox_options: Mapping[str, Any] | None = None,
+    sandbox: SandboxConfig | None = None,
+    verifier: VerifierConfig | None = None,
     on_result: Callable[[Result], None] = lambda result: None,
     on_progress: OnProgress = lambda done, of: None,
     **options: Any,
@@ -41,19 +44,20 @@ async def check_env(
 
     `env` is an id, a spec or a class, `options` are its own. `episodes` is the number of tasks
     that are played, `only` the ids of the criteria to judge (and what they need). With `tasks`,
-    scripted agents then play so many (`baselines.py`). The sandbox is started if the environment
-    needs one. `on_result` hears of every criterion as it is judged, `on_progress` of episodes.
+    scripted agents then play so many (`baselines.py`). `sandbox` and `verifier` are started if the
+    environment asks for them. `on_result` hears of every criterion as it is judged, `on_progress`
+    of episodes.
 
     Raises:
         ConfigError: there is no such environment or criterion, or it cannot be made.
         InfraError: what it runs on failed (sandboxes, a verifier): nothing is known of it.
     """
     chosen = _chosen(only)
-    spec = env_spec(env, **options)
-    wanted = Wanted(sandbox, dict(sandbox_options or {}))
-    begun, results = time.monotonic(), dict[str, Result]()
-    async with started(spec.make(), wanted) as given:
-        subject = Subject(spec, episodes=episodes, given=given, wanted=wanted)
+    spec = _spec(env).with_options(**options)
+    wanted = Wanted(sandbox or SandboxConfig(), verifier or VerifierConfig())
+    begun, results, closing = time.monotonic(), dict[str, Result](), Closing()
+    async with started(spec.make(), wanted, closing) as given:
+        subject = Subject(spec, episodes=episodes, given=given, wanted=wanted, closing=closing)
         for criterion in chosen:
             results[criterion.id] = await _result(criterion, subject, results)
             on_result(results[criterion.id])
@@ -71,8 +75,9 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
     try:
         if unmet:
             raise NotJudged(f"{_BLOCKED} {', '.join(unmet)}")
-        async with asyncio.timeout(CRITERION_S):
-            await criterion.judge(subject)
+        with infra_alone():
+            async with asyncio.timeout(CRITERION_S):
+                await criterion.judge(subject)
     except NotJudged as error:
         outcome, detail = Outcome.SKIPPED, str(error)
     except Violation as error:
@@ -81,9 +86,7 @@ async def _result(criterion: Criterion, subject: Subject, before: Mapping[str, R
         outcome, detail = Outcome.FAILED, f"it took more than {CRITERION_S:g} s"
     except InfraError:
         raise
-    except Exception as error:  # the environment's own code, where no criterion expects it
-        if isinstance(error, ExceptionGroup) and error.subgroup(InfraError):
-            raise
+    except (Exception, SystemExit) as error:  # the environment's code, where none is expected
         outcome, detail = Outcome.FAILED, f"it could not be judged: {error!r:.400}"
     fix = criterion.fix if outcome is Outcome.FAILED else ""
     return Result(criterion.id, outcome, detail, fix, round(time.monotonic() - begun, 3))
@@ -113,12 +116,7 @@ def _chosen(only: Collection[str]) -> list[Criterion]:
     return [each for each in CRITERIA if each.id in wanted]
 
 
-def env_spec(env: str | EnvSpec | type[Env | SyncEnv], **options: Any) -> EnvSpec:
-    """The spec of an id, a spec or a class, with these options.
-
-    Raises:
-        ConfigError: there is no such environment.
-    """
+def _spec(env: str | EnvSpec | type[Env | SyncEnv]) -> EnvSpec:
     if isinstance(env, type):
         env = f"{env.__module__}:{env.__qualname__}"
-    return (registry.spec(env) if isinstance(env, str) else env).with_options(**options)
+    return registry.spec(env) if isinstance(env, str) else env

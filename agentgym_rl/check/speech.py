@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.env import Message, ToolSpec
+from agentgym_rl.env import ToolSpec
 
 _MAX_DEPTH = 4
 
@@ -77,12 +77,3 @@ def _junk(schema: Any, depth: int) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def text_of(message: Message) -> str:
-    """The text of a message, be its content a string, absent, or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        return "".join(text for text in texts if isinstance(text, str))
-    return content if isinstance(content, str) else ""

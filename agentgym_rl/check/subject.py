@@ -11,10 +11,11 @@ from agentgym_rl.sync_env import SyncEnv, to_async
 from agentgym_rl.task import Split, Task, TaskSource
 from agentgym_rl.wrappers import StepTimeout
 
+from .closing import Closing
 from .elsewhere import Elsewhere, look_elsewhere
 from .play import Play
 from .policies import BAD_ANSWERS, IDLE, ORACLE, Policy, hostile
-from .services import Wanted, closed
+from .services import Wanted
 from .spy import Spy
 from .tasks import first_tasks
 
@@ -29,13 +30,20 @@ class Subject:
     """An environment under test; what several criteria look at is played once."""
 
     def __init__(
-        self, spec: EnvSpec, *, episodes: int, given: Mapping[str, Any], wanted: Wanted
+        self,
+        spec: EnvSpec,
+        *,
+        episodes: int,
+        given: Mapping[str, Any],
+        wanted: Wanted,
+        closing: Closing,
     ) -> None:
         self.spec = spec
         self.cls = spec.load()
         self.episodes = episodes
         self.given = given
         """Options of `reset` beside the task: started sandboxes, where they are needed."""
+        self.closing = closing
         self._wanted = wanted
         self._plays: list[Play] = []
         self._elsewhere: Elsewhere | None = None
@@ -73,7 +81,7 @@ class Subject:
         try:
             return await play.run(max_turns=turns)
         finally:
-            await closed(play.env)
+            await self.closing.close(play.env)
 
     async def plays(self) -> Sequence[Play]:
         """What most criteria judge: every scripted agent on the first tasks. Ends early with a
@@ -100,6 +108,10 @@ class Subject:
         """What a second process makes of the same spec."""
         if self._elsewhere is None:
             self._elsewhere = await look_elsewhere(
-                self.spec, wanted=self._wanted, source_seed=SOURCE_SEED, count=self.episodes
+                self.spec,
+                wanted=self._wanted,
+                source_seed=SOURCE_SEED,
+                count=self.episodes,
+                close_s=self.closing.limit_s,
             )
         return self._elsewhere

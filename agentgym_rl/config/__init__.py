@@ -129,7 +129,7 @@ class RolloutConfig(Section):
     """Sampling temperature of training episodes; recorded with each token."""
     max_tokens: int = Field(default=48, ge=1)
     """Longest reply of one turn, in tokens."""
-    episode_timeout_s: float = Field(default=300.0, gt=0)
+    episode_timeout_s: float = Field(default=600.0, gt=0)
     """Longest episode; one that takes longer is dropped, not scored."""
     turn_timeout_s: float = Field(default=30.0, gt=0)
     """Longest wait for one reply of the model."""

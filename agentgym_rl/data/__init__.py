@@ -2,14 +2,19 @@
 
     rows.py       which rows: a path, or a data set, and what of it is held out
     reader.py     what reads rows: of files.py, json_file.py and parquet_file.py; of the hub, hub.py
+    stamp.py      whether a file has changed; recent.py, the parts of files that were decoded last
     fields.py     the fields of a row, checked; refusal.py, why a row is no task; extra.py, imports
     index.py      which tasks there are, and where; tasks.py, the tasks themselves: `row_tasks`
     epochs.py     a finite source for ever, shuffled anew each time; loader.py, resumable iteration
+    content.py    whether two sources give the same tasks in the same order
 
 An environment says what a row asks (a `RowTask`); everything else is here. Nothing of a row is
 ever executed.
 """
 
+from agentgym_rl.seeding import derived_number
+
+from .content import CONTENT, content_of
 from .epochs import Epochs, without_end
 from .fields import (
     Row,
@@ -30,6 +35,7 @@ from .rows import Rows
 from .tasks import RowTasks, row_tasks
 
 __all__ = [
+    "CONTENT",
     "ChooseMaker",
     "Epochs",
     "Found",
@@ -45,6 +51,8 @@ __all__ = [
     "TaskLoader",
     "build_index",
     "check_text",
+    "content_of",
+    "derived_number",
     "files_of",
     "hub_splits",
     "json_field",

@@ -6,7 +6,9 @@ import hashlib
 from typing import Any
 
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Task, TaskSource
+from agentgym_rl.task import Task, TaskSource, length_of
+
+from .content import CONTENT, content_of
 
 _ROUNDS = 6
 _LEAST_HALF_BITS = 3
@@ -41,14 +43,16 @@ class Epochs(TaskSource):
         return self._tasks[place]
 
     def describe(self) -> dict[str, Any]:
-        return self._tasks.describe()
+        told = self._tasks.describe()
+        if CONTENT not in told:
+            return told
+        order = self._seed if self._shuffle else None
+        return told | {CONTENT: content_of(told[CONTENT], "epochs", order)}
 
 
 def without_end(tasks: TaskSource, *, seed: int, shuffle: bool) -> TaskSource:
     """`tasks`, in `Epochs` if they are finite."""
-    try:
-        len(tasks)
-    except TypeError:  # infinite sources have no length
+    if length_of(tasks) is None:
         return tasks
     return Epochs(tasks, seed=seed, shuffle=shuffle)
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agentgym_rl.errors import ArlError, ConfigError
+from agentgym_rl.seeding import derived_number
 from agentgym_rl.task import Split, Task
 
-from .fields import Row, shorten
+from .content import content_of
+from .fields import Row, check_text, shorten
 from .reader import Place, Reader
 from .refusal import RowRefused
 
@@ -59,10 +61,13 @@ class RowIndex:
     """One for each reader."""
     num_rows: int = 0
     num_refused: int = 0
+    """Rows that were to make tasks, of which none is left."""
+    num_tasks_refused: int = 0
+    """Tasks of rows of which others are left."""
     num_left_out: int = 0
     """Rows of which no task was to be made."""
     reasons: list[str] = field(default_factory=list[str])
-    """Of the first refused rows: where, and why."""
+    """Of the first refused rows and tasks: where, and why."""
     _reader: array[int] = field(default_factory=lambda: array("L"))
     _place: array[int] = field(default_factory=lambda: array("q"))
     """Two numbers a task."""
@@ -70,6 +75,8 @@ class RowIndex:
     """Which of the row's tasks it is."""
     _digest: array[int] = field(default_factory=lambda: array("Q"))
     _is_eval: bytearray = field(default_factory=bytearray)
+    _data: int = 0
+    """The sum of the tasks' digests, which is the same in any order."""
 
     def __len__(self) -> int:
         return len(self._digest)
@@ -108,19 +115,18 @@ class RowIndex:
         return Task(name, derived_number(name), item.data, split, weight)
 
     def describe(self) -> dict[str, Any]:
-        """What the tasks come from, to be kept with a run: JSON."""
-        content = hashlib.blake2b(digest_size=16)
-        for digest in sorted(self._digest):
-            content.update(digest.to_bytes(8, "big"))
+        """What the tasks come from, to be kept with a run: JSON. `data` is a digest of all of
+        them, with weights and splits, wherever their rows stand."""
         return {
             "sources": [reader.name for reader in self.readers],
             "rows": self.num_rows,
             "rows_refused": self.num_refused,
+            "tasks_refused": self.num_tasks_refused,
             "rows_left_out": self.num_left_out,
             "reasons": list(self.reasons),
             "tasks_train": len(self) - sum(self._is_eval),
             "tasks_eval": sum(self._is_eval),
-            "content": content.hexdigest(),
+            "data": f"{self._data:032x}",
         }
 
     def read(self, reader: Reader, split: Split | None, choose: ChooseMaker, seen: Seen) -> None:
@@ -137,20 +143,42 @@ class RowIndex:
                 self.makers.append(choose(row, where))
             try:
                 made = _tasks_of(self.makers[which], row, where)
-                if any(item.weight is None for item in made):
-                    weight_of(row, self.weight_field)
-                self.num_left_out += not made
-                for part, item in enumerate(made):
-                    held = seen.add(item, split, where, self.eval_fraction)
-                    self._reader.append(which)
-                    self._place.extend(place)
-                    self._part.append(part)
-                    self._digest.append(_digest(item.key or item.question))
-                    self._is_eval.append(held == "eval")
+                by_row = any(item.weight is None for item in made)
+                row_weight = weight_of(row, self.weight_field) if by_row else None
             except RowRefused as error:
                 self.num_refused += 1
-                if len(self.reasons) < NUM_REASONS:
-                    self.reasons.append(f"{where}: {error}")
+                self._note(where, error)
+                continue
+            self.num_left_out += not made
+            refused = 0
+            for part, item in enumerate(made):
+                try:
+                    digest, held = seen.add(item, split, where, self.eval_fraction)
+                except RowRefused as error:
+                    refused += 1
+                    self._note(where, error)
+                else:
+                    weight = row_weight if item.weight is None else item.weight
+                    content = content_of(_task_id(row, digest), dict(item.data), weight, held)
+                    self._add(which, place, part, digest, held, content)
+            if refused and refused == len(made):
+                self.num_refused += 1
+            else:
+                self.num_tasks_refused += refused
+
+    def _add(
+        self, which: int, place: Place, part: int, digest: int, split: Split, content: str
+    ) -> None:
+        self._reader.append(which)
+        self._place.extend(place)
+        self._part.append(part)
+        self._digest.append(digest)
+        self._is_eval.append(split == "eval")
+        self._data = (self._data + int(content, 16)) % 2**128
+
+    def _note(self, where: str, error: RowRefused) -> None:
+        if len(self.reasons) < NUM_REASONS:
+            self.reasons.append(f"{where}: {error}")
 
 
 @dataclass(slots=True)
@@ -160,8 +188,10 @@ class Seen:
     tasks: dict[int, str] = field(default_factory=dict[int, str])
     questions: dict[int, Split] = field(default_factory=dict[int, Split])
 
-    def add(self, item: RowTask, split: Split | None, where: str, eval_fraction: float) -> Split:
-        """The split of a new task: `split`, or by its question.
+    def add(
+        self, item: RowTask, split: Split | None, where: str, eval_fraction: float
+    ) -> tuple[int, Split]:
+        """The digest of a new task and its split: `split`, or by its question.
 
         Raises:
             RowRefused: the task is there already, or its question is in the other split.
@@ -173,7 +203,7 @@ class Seen:
         if self.questions.get(question, chosen) != chosen:
             raise RowRefused(f"its question is one of the {self.questions[question]} split")
         self.tasks[key], self.questions[question] = where, chosen
-        return chosen
+        return key, chosen
 
 
 def build_index(
@@ -198,11 +228,6 @@ def build_index(
     return index
 
 
-def derived_number(text: str) -> int:
-    """48 bits that are `text`'s own."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
-
-
 def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
     try:
         made = make(row)
@@ -216,8 +241,12 @@ def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
 
 
 def _digest(text: str) -> int:
-    """Of `text`, however it is spaced."""
-    spaced = " ".join(text.split()).encode()
+    """Of `text`, however it is spaced.
+
+    Raises:
+        RowRefused: it cannot be written as UTF-8.
+    """
+    spaced = " ".join(check_text(text, "its question").split()).encode()
     return int.from_bytes(hashlib.blake2b(spaced, digest_size=8).digest(), "big")
 
 
@@ -262,9 +291,11 @@ def _tell(index: RowIndex, names: str) -> None:
         raise ConfigError(f"{names}: no row of {index.num_rows} makes a task: {said}")
     if index.num_left_out:
         _log.info("%s: %d of %d rows are left out", names, index.num_left_out, index.num_rows)
-    if index.num_refused:
-        more = "; ..." if index.num_refused > len(index.reasons) else ""
+    if num_refused := index.num_refused + index.num_tasks_refused:
+        more = "; ..." if num_refused > len(index.reasons) else ""
+        rows = f"{index.num_refused} of {index.num_rows} rows" if index.num_refused else ""
+        tasks = f"{index.num_tasks_refused} tasks beside others" if index.num_tasks_refused else ""
         _log.warning(
-            "%s: %d of %d rows are refused: %s%s",
-            names, index.num_refused, index.num_rows, reasons, more,
+            "%s: %s are refused: %s%s",
+            names, " and ".join(filter(None, [rows, tasks])), reasons, more,
         )  # fmt: skip

@@ -11,6 +11,7 @@ from agentgym_rl.errors import ConfigError
 
 from .fields import Row
 from .reader import Found, Place, Reader
+from .stamp import Stamp
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -21,7 +22,7 @@ class JsonFile(Reader):
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp = Stamp.of(path)
 
     def __iter__(self) -> Iterator[Found]:
         with self._path.open("rb") as file:
@@ -30,8 +31,7 @@ class JsonFile(Reader):
 
     def at(self, place: Place) -> Row:
         start, size = place
-        if _stamp(self._path) != self._stamp:
-            raise ConfigError(f"{self.name} has changed since its rows were counted: start again")
+        self._stamp.check()
         with self._path.open("rb") as file:
             file.seek(start)
             return json.loads(file.read(size))
@@ -66,11 +66,6 @@ class JsonFile(Reader):
             where = f"{self.name}, row {number}"
             yield Found((position, size), where, _object(value, where))
             position, last = position + size, end
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _parsed(data: bytes, where: str, *, ended: bool) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,23 @@ from agentgym_rl.errors import ConfigError
 from .extra import require
 from .fields import Row
 from .reader import Found, Place, Reader
+from .recent import Recent
+from .stamp import Stamp
 
-KEPT_BYTES = 256 << 20
+RECENT = Recent(256 << 20)
+"""Row groups that were decoded, of all files of this process."""
 
 
 class ParquetFile(Reader):
     """A row's place is its row group and its number there.
 
-    Groups are decoded whole; the last ones are kept, at most 256 MiB of them.
+    Groups are decoded whole; the last ones are kept, at most 256 MiB of all files together.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self._stamp = Stamp.of(path)
 
     def __iter__(self) -> Iterator[Found]:
         with self._open() as file:
@@ -38,17 +40,13 @@ class ParquetFile(Reader):
 
     def at(self, place: Place) -> Row:
         group, number = place
-        table = self._kept.pop(group, None)
+        self._stamp.check()
+        table = RECENT.get((self._stamp, group))
         if table is None:
             with self._open() as file:
                 table = self._decoded(file, group)
-        self._kept[group] = table
-        while len(self._kept) > 1 and sum(t.nbytes for t in self._kept.values()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
+            RECENT.add((self._stamp, group), table)
         return _row(table, number)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": OrderedDict[int, Any]()}
 
     def _open(self) -> Any:
         try:

@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.seeding import derived_number
 from agentgym_rl.task import Split, Task, TaskSource
 
-from .index import ChooseMaker, RowIndex, build_index, derived_number
+from .content import CONTENT, content_of
+from .index import ChooseMaker, RowIndex, build_index
 from .rows import Rows
 
 
@@ -24,6 +26,8 @@ class RowTasks(TaskSource):
         if split not in get_args(Split):
             raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
         self.index = index
+        self._split: Split = split
+        self._seed = seed
 
         def shuffled(number: int) -> int:
             return derived_number(f"{seed}/{index.digest(number)}")
@@ -39,7 +43,9 @@ class RowTasks(TaskSource):
         return self.index.task(self._numbers[index])
 
     def describe(self) -> dict[str, Any]:
-        return self.index.describe()
+        told = self.index.describe()
+        content = content_of(told["data"], self._split, self._seed)
+        return told | {"split": self._split, "seed": self._seed, CONTENT: content}
 
 
 def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:

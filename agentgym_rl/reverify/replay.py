@@ -11,10 +11,9 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.episode import RETRY_AFTER_S, EpisodeEnv
 from agentgym_rl.errors import EpisodeError, InfraError
-from agentgym_rl.sandbox import SandboxBackend
+from agentgym_rl.services import Services
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory
-from agentgym_rl.verifier import VerifierPool
 
 _SAME = {"rel_tol": 1e-9, "abs_tol": 1e-9}
 _SHOWN_CHARS = 300
@@ -48,8 +47,7 @@ class Replayer:
     """Plays episodes in new environments of `make_env`."""
 
     make_env: Callable[[], Env]
-    sandboxes: SandboxBackend | None
-    verifier: VerifierPool | None
+    services: Services
     timeout_s: float
     """Longest time for one episode."""
     max_retries: int
@@ -73,7 +71,7 @@ class Replayer:
         return Replay(recorded, why=why or "")
 
     async def _play(self, recorded: Trajectory, task: Task) -> Replay:
-        env = EpisodeEnv(self.make_env(), task, sandboxes=self.sandboxes, verifier=self.verifier)
+        env = EpisodeEnv(self.make_env(), task, self.services)
         told: dict[str, Any] = {}
         seen: list[list[Message]] = []
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,7 +14,7 @@ from agentgym_rl.config import Config, load_config
 from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.run_dir import config_of
-from agentgym_rl.stack import env_spec, running_sandboxes, running_verifier
+from agentgym_rl.stack import env_spec, services, specimen
 
 from .replay import Replay, Replayer
 from .report import Report
@@ -36,7 +37,8 @@ async def reverify(
 
     Args:
         overrides: Dotted keys on top of the run's configuration.
-        write: A new file for the rewards, one JSON object an episode that could be played.
+        write: A new file for the rewards, one JSON object an episode that could be played. It is
+            there when all of them are.
 
     Raises:
         ConfigError: no run there, its log cannot be read, the environment cannot be made, `write`
@@ -45,7 +47,7 @@ async def reverify(
     """
     config = load_config(config_of(run, f"arl reverify {run}"), overrides)
     make_env = env_spec(config).maker()
-    make_env()
+    await specimen(config)
     report = Report(str(run), config.env.id)
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(contextlib.closing(EpisodeReader(run / "episodes.db")))
@@ -53,11 +55,10 @@ async def reverify(
         if not ids:
             raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
         file = stack.enter_context(_created(write)) if write else None
-        async with running_sandboxes(config) as sandboxes, running_verifier(config) as verifier:
+        async with services(config) as given:
             replayer = Replayer(
                 make_env,
-                sandboxes,
-                verifier,
+                given,
                 timeout_s=config.rollout.episode_timeout_s,
                 max_retries=config.rollout.max_retries,
             )
@@ -72,7 +73,7 @@ async def reverify(
                     on_progress(1)
 
             await _all(worker, ids, config)
-    return report.checked()
+        return report.checked()
 
 
 async def _all(worker: Callable[[Iterator[str]], Any], ids: list[str], config: Config) -> None:
@@ -83,13 +84,22 @@ async def _all(worker: Callable[[Iterator[str]], Any], ids: list[str], config: C
             workers.create_task(worker(remaining))
 
 
-def _created(path: Path) -> TextIO:
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[TextIO]:
+    """A file that has its name once it is whole; after a failure nothing is left of it."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        return path.open("x", encoding="utf-8")
-    except FileExistsError:
-        raise ConfigError(f"--write {path}: it is there already; name a new file") from None
+        if os.path.lexists(path):
+            raise ConfigError(f"--write {path}: it is there already; name a new file")
+        file = part.open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--write {path}: {error}") from error
+    try:
+        with file:
+            yield file
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _line(found: Replay) -> dict[str, Any]:

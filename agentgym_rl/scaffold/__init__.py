@@ -6,11 +6,14 @@ too.
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
+import sys
 from pathlib import Path
 from string import Template
 
+from agentgym_rl import registry
 from agentgym_rl.errors import ConfigError
 
 _TEMPLATES = Path(__file__).parent / "env"
@@ -28,14 +31,29 @@ def new_env(name: str, folder: Path) -> list[Path]:
             f"{name!r} cannot name an environment and its Python module: lower-case letters, "
             "digits and _, a letter first, as in my_env"
         )
+    words = {"name": name, "Class": "".join(word.capitalize() for word in name.split("_"))}
+    if taken := _taken(name, words["Class"]):
+        raise ConfigError(f"{name!r} cannot name a new environment: {taken}; try my_{name}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already, and not empty: choose another with --into")
-    words = {"name": name, "Class": "".join(word.capitalize() for word in name.split("_"))}
     files = [folder / _filled(str(file.relative_to(_TEMPLATES)), words) for file in _templates()]
     for source, file in zip(_templates(), files, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_filled(source.read_text(encoding="utf-8"), words), encoding="utf-8")
     return files
+
+
+def _taken(name: str, class_name: str) -> str:
+    """What has the name already; "" if nothing has."""
+    if keyword.iskeyword(class_name):
+        return f"its class would be {class_name}, which is a word of Python's own"
+    if name in sys.stdlib_module_names:
+        return f"Python's own module {name} would be hidden by it"
+    module = importlib.util.find_spec(name)
+    if module is not None and module.origin is not None:  # a mere folder has no origin
+        return f"there is a module of that name, {module.origin}"
+    ids = [id for id in registry.names("env") if re.fullmatch(rf"{name}(-v\d+)?", id)]
+    return f"{', '.join(sorted(ids))} is there (`arl list`)" if ids else ""
 
 
 def _templates() -> list[Path]:

@@ -94,7 +94,7 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
         try:
             self._run(self._env.close())
         finally:
-            self._loop.close()
+            self._end_loop()
             self._loop = self._backend = None
 
     def _next_task(self, seed: int | None) -> Task:
@@ -124,7 +124,7 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
     def _thread(self) -> LoopThread:
         if self._loop is None:
             self._loop = LoopThread()
-            weakref.finalize(self, self._loop.close)
+            self._end_loop = weakref.finalize(self, self._loop.close)
         return self._loop
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import json
 import logging
@@ -25,6 +26,18 @@ Results = Callable[[Call], Any]
 
 _MAX_ERROR_CHARS = 400
 
+_SHORTAGES = {
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
+    *(errno.ENETDOWN, errno.ENETUNREACH),
+}
+"""What the machine lacks, whatever the arguments were; of other errors, as of ENOENT, they may be
+the cause."""
+
+_MAX_WARNED = 100
+_warned: set[str] = set()
+"""Tools that have raised what they should not, in this process."""
+
 
 @dataclass(slots=True)
 class Answered:
@@ -46,7 +59,8 @@ async def answer_calls(
     are answered with a text that starts "error:".
 
     Raises:
-        InfraError: a tool raised it.
+        InfraError: a tool raised it; or MemoryError, ConnectionError, or an OSError that says
+            that handles, memory, disk or network are wanting.
     """
     many = listed(calls)
     texts = [f"error: more than {max_calls} calls in a message"] * len(many)
@@ -78,8 +92,11 @@ async def answer_calls(
 
 async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     """The text for a call, and whether it is an error."""
+    name = ""
     try:
-        result = run(read_call(call))
+        read = read_call(call)
+        name = read.name
+        result = run(read)
         if inspect.isawaitable(result):
             result = await _result(result)
         return as_text(result), False
@@ -88,8 +105,30 @@ async def _answer(call: Mapping[str, Any], run: Results) -> tuple[str, bool]:
     except (BadCall, ToolError) as error:
         return _error(str(error)), True
     except (Exception, SystemExit) as error:
-        log.debug("a tool raised", exc_info=error)  # the agent is told, `tool_errors` counts it
-        return _error(f"{type(error).__name__}: {error}"), True
+        said = f"{type(error).__name__}: {error}"
+        if _is_infra(error):
+            raise InfraError(f"tool {name}: {said}") from error
+        _tell(name, error)
+        return _error(said), True
+
+
+def _is_infra(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return True
+    return isinstance(error, MemoryError | ConnectionError)
+
+
+def _tell(name: str, error: BaseException) -> None:
+    """Warn of a tool once: the agent is told each time, and `tool_errors` counts it."""
+    is_first = name not in _warned and len(_warned) < _MAX_WARNED
+    if is_first:
+        _warned.add(name)
+    log.log(
+        logging.WARNING if is_first else logging.DEBUG,
+        "tool %.100r raised %s: the agent reads it as an error of its call; a tool raises "
+        "ToolError for those (further ones of this tool are logged at level DEBUG)",
+        name, type(error).__name__, exc_info=error,
+    )  # fmt: skip
 
 
 async def _result(waiting: Awaitable[Any]) -> Any:

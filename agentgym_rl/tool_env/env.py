@@ -6,15 +6,20 @@ import inspect
 import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.sandbox import SandboxBackend
 from agentgym_rl.task import Task
 
 from .answers import answer_calls
 from .calls import BadCall, Call, text_of
 from .schema import Tool, is_tool
+
+_call_number: ContextVar[int] = ContextVar("_call_number", default=0)
+"""Which call of its episode runs here; tools that wait run side by side, in a context each."""
 
 
 class ToolEnv(Env):
@@ -25,7 +30,11 @@ class ToolEnv(Env):
     without calls goes to `finish`. `info["metrics"]` counts `tool_calls` and `tool_errors`.
 
     Tools end an episode by `self.end(reward)`. What they raise becomes a tool message, except
-    InfraError: nobody is to blame for that.
+    InfraError, and what says that memory, handles, disk or a connection were wanting, which
+    becomes one: nobody is to blame for that.
+
+    Raises:
+        TypeError: when a class is made: two methods are tools of one name, or one can be none.
     """
 
     max_calls_per_message: ClassVar[int] = 32
@@ -36,12 +45,17 @@ class ToolEnv(Env):
     """What is played; from `begin` on."""
     random: random.Random
     """Seeded anew with each task; from `begin` on."""
+    sandboxes: SandboxBackend | None = None
+    """Started; from `begin` on, where `needs_sandboxes`."""
+    verifier: Any = None
+    """The run's `VerifierPool` from `begin` on, where `uses_verifier`; None: there is none, and
+    `VerifierHandle(self.verifier)` is then one of its own, for `close` to close."""
 
     _all_tools: ClassVar[Mapping[str, Tool]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._all_tools = {found.name: found for found in _tools_of(cls)}
+        cls._all_tools = _tools_of(cls)
         if "tools" not in vars(cls):
             cls.tools = tuple(found.spec for found in cls._all_tools.values())
 
@@ -74,21 +88,38 @@ class ToolEnv(Env):
         self.tools = tuple(self._all_tools[name].spec for name in names)
 
     def end(self, reward: float, **info: Any) -> None:
-        """Called by a tool: the episode ends with this message's answers."""
-        self._ended = (reward, info)
+        """Called by a tool: the episode ends with this message's answers.
+
+        The first one counts, in the order of the calls, whichever of those that wait is done
+        first. Calls that have not begun are then answered with an error, and not run.
+        """
+        number = _call_number.get()
+        if self._ended is None or number < self._ended[0]:
+            self._ended = (number, reward, info)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         """Start `options["task"]`, or else the first training task of `seed`.
 
+        `options["sandboxes"]` and `options["verifier"]` become `self.sandboxes` and
+        `self.verifier`.
+
         Raises:
-            EnvError: unknown options, or no Task.
+            EnvError: unknown options, no Task, or no sandboxes where they are needed.
         """
         options = dict(options or {})
         task = options.pop("task", None)
+        self.sandboxes = options.pop("sandboxes", None)
+        self.verifier = options.pop("verifier", None)
         if options:
-            raise EnvError(f"unknown reset options {sorted(options)}; allowed: task")
+            allowed = "task, sandboxes, verifier"
+            raise EnvError(f"unknown reset options {sorted(options)}; allowed: {allowed}")
+        if self.needs_sandboxes and self.sandboxes is None:
+            raise EnvError(
+                "options['sandboxes']: got none, expected a started SandboxBackend: "
+                "async with agentgym_rl.make_sandbox('local') as sandboxes"
+            )
         if task is None:
             seed = random.getrandbits(53) if seed is None else seed
             task = type(self).task_source("train", seed=seed, **self.task_options())[0]
@@ -96,8 +127,8 @@ class ToolEnv(Env):
             raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
         self._playing = False
         self.task, self.random = task, random.Random(task.seed)
-        self._tool_calls = self._tool_errors = 0
-        self._ended: tuple[float, dict[str, Any]] | None = None
+        self._tool_calls = self._tool_errors = self._begun = 0
+        self._ended: tuple[int, float, dict[str, Any]] | None = None
         begun = self.begin(task)
         messages = await begun if inspect.isawaitable(begun) else begun
         self._playing = True
@@ -135,7 +166,7 @@ class ToolEnv(Env):
         errors = {"tool_errors": answered.errors} if answered.errors else {}
         if self._ended is None:
             return Step(answered.messages, 0.0, False, False, self._info() | errors)
-        reward, info = self._ended
+        _, reward, info = self._ended
         info = self._info({"stop_reason": "tool"} | info) | errors
         return Step(answered.messages, reward, True, False, info)
 
@@ -143,8 +174,13 @@ class ToolEnv(Env):
         offered = [each["function"]["name"] for each in self.tools]
         if call.name not in offered:
             raise BadCall(f"no such tool; expected one of: {', '.join(offered) or 'none'}")
+        if self._ended is not None:
+            raise BadCall("not run: a call before it has ended the episode")
         found = self._all_tools[call.name]
-        return found.function(self, **found.read(call.arguments))
+        arguments = found.read(call.arguments)
+        self._begun += 1
+        _call_number.set(self._begun)
+        return found.function(self, **arguments)
 
     async def _finish(self, text: str) -> Step:
         finished = self.finish(text)
@@ -162,11 +198,22 @@ class ToolEnv(Env):
         return {"task_id": self.task.id, "metrics": metrics, **info}
 
 
-def _tools_of(cls: type) -> list[Tool]:
-    """Those of its bases first; a method that hides a tool and is none takes it away."""
-    found: dict[str, Any] = {}
+def _tools_of(cls: type) -> dict[str, Tool]:
+    """By name, those of its bases first; a method that hides a tool and is none takes it away."""
+    methods: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
-        found |= {
-            name: value for name, value in vars(each).items() if name in found or is_tool(value)
+        methods |= {
+            name: value for name, value in vars(each).items() if name in methods or is_tool(value)
         }
-    return [Tool.of(value, method=True) for value in found.values() if is_tool(value)]
+    tools: dict[str, Tool] = {}
+    for method, value in methods.items():
+        if not is_tool(value):
+            continue
+        found = Tool.of(value, method=True)
+        if (other := tools.get(found.name)) and other.function is not value:
+            raise TypeError(
+                f"{cls.__name__}: the methods {other.function.__name__} and {method} are both the "
+                f"tool {found.name!r}; give one of them another name"
+            )
+        tools[found.name] = found
+    return tools

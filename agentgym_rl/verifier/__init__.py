@@ -1,7 +1,7 @@
 """Verifiers run in processes that can be killed, locked in as far as the machine can.
 
-`pool.py` is the way in; `crew.py` keeps the workers, `worker.py` and `zygote.py` are the host's
-ends of those processes, and `inside/` is what runs in them.
+`pool.py` is the way in; `crew.py` keeps the workers, `imports.py` what they can call,
+`worker.py` and `zygote.py` are the host's ends of those processes, `inside/` is what runs in them.
 """
 
 from .called import Called, Status, VerifierStats

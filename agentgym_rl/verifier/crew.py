@@ -14,6 +14,7 @@ from typing import Any
 from agentgym_rl.errors import ConfigError, VerifierError
 
 from . import wire
+from .imports import Imports
 from .worker import Worker
 from .zygote import Zygote
 
@@ -22,6 +23,10 @@ MAX_FAILURES = 8
 MAX_RESTARTS = 3
 """Zygotes in a row that die with no worker ever ready."""
 _RETRY_S = 0.1
+_RESTART_S = 0.5
+"""Before a zygote is tried to be started again; then twice as long, and so on."""
+_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT}
+"""Ends that no module makes: the machine was short of memory, or somebody ended the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,15 @@ class Crew:
         self._options = options
         self._on_free, self._on_frame = on_free, on_frame
         self._on_lost, self._on_broken = on_lost, on_broken
-        self._known: set[str] = set()
-        self._loading: dict[str, asyncio.Future[str]] = {}
+        self._imports = Imports(options.load_timeout_s, on_late=self._import_late)
         self._workers: dict[int, Worker] = {}
         self._free: deque[Worker] = deque()
-        self._starting = self._generation = self._failures = self._restarts = 0
-        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._over = False
+        self._starting = self._generation = 0
+        self._failures = self._restarts = self._unstarted = 0
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._retry: asyncio.TimerHandle | None = None
+        self._over: VerifierError | None = None
         self._zygote = self._make_zygote()
 
     # ------------------------------------------------------------------ life
@@ -68,58 +75,94 @@ class Crew:
 
     async def end(self) -> None:
         """Every process and handle."""
-        self._over = True
+        self._stop(VerifierError("the verifier pool was closed"))
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
         self._free.clear()
-        for future in self._loading.values():
-            future.set_result("the pool was closed")
-        self._loading.clear()
         await self._zygote.end()
 
-    def _make_zygote(self) -> Zygote:
-        zygote = Zygote(
-            memory_mb=self._options.memory_mb,
-            isolated=self._options.isolated,
-            max_answer_bytes=self._options.max_answer_bytes,
-            on_message=self._heard,
-            on_end=lambda: self._zygote_ended("the process that forks the workers died"),
-        )
-        self._generation = self._starting = 0
-        for target in sorted(self._known):
-            zygote.say("load", target)
-        return zygote
+    def _stop(self, error: VerifierError) -> None:
+        self._over = error
+        self._imports.fail(error)
+        if self._retry is not None:
+            self._retry.cancel()
 
-    def _zygote_ended(self, how: str) -> None:
-        """Start another, with all its workers; what it was importing is not tried again."""
-        how = "\n".join(filter(None, [how, self._zygote.last_words()]))
+    def _break(self, why: str) -> None:
+        error = VerifierError(f"verifier pool: {why}; {_ROOM_ENOUGH}")
+        self._stop(error)
+        if not self._started.done():
+            self._started.set_exception(error)
+        self._on_broken(error)
+
+    # ------------------------------------------------------------------ the zygote's life
+    def _make_zygote(self) -> Zygote:
+        try:
+            return Zygote(
+                memory_mb=self._options.memory_mb,
+                isolated=self._options.isolated,
+                max_answer_bytes=self._options.max_answer_bytes,
+                on_message=self._heard,
+                on_end=self._zygote_ended,
+            )
+        except OSError as error:
+            raise VerifierError(
+                f"the process that forks the workers cannot be started: {error}"
+            ) from error
+
+    def _start_zygote(self) -> None:
+        """In the place of one that is dead; later, where this machine has no room for it now."""
+        self._retry = None
+        try:
+            self._zygote = self._make_zygote()
+        except VerifierError as error:
+            self._unstarted += 1
+            if self._unstarted > MAX_RESTARTS:
+                self._break(f"{error} ({self._unstarted} times in a row)")
+            else:
+                wait_s = _RESTART_S * 2 ** (self._unstarted - 1)
+                self._retry = self._loop.call_later(wait_s, self._start_zygote)
+            return
+        self._unstarted = self._generation = self._starting = 0
+        for target in self._imports.again():
+            self._zygote.say("load", target)
+        self._fill()
+
+    def _zygote_ended(self) -> None:
+        words = self._zygote.last_words()
+        code = self._zygote.kill()
+        how = f"the process that forks the workers died: {_how(code)}"
+        self._replace_zygote(how, words, blameless=code in _FROM_OUTSIDE)
+
+    def _import_late(self, limit_s: float) -> None:
+        if self._retry is not None:  # there is none to import anything, and one is on its way
+            return
+        idle = "the process that forks the workers did nothing for"
+        what = "importing it took more than" if self._imports.current else idle
+        words = self._zygote.last_words()
         self._zygote.kill()
-        loading, self._loading = self._loading, {}
-        for future in loading.values():
-            if not future.done():
-                future.set_result(how)
+        self._replace_zygote(f"{what} {limit_s:g} s", words, blameless=False)
+
+    def _replace_zygote(self, how: str, words: str, *, blameless: bool) -> None:
+        """With all its workers; what it was importing is not tried again, all else is."""
+        how = "\n".join(filter(None, [how, words]))
+        if target := self._imports.current:
+            killed = VerifierError(f"importing {target!r} was cut short: {how}; {_ROOM_ENOUGH}")
+            self._imports.ended(target, killed if blameless else _not_callable(target, how))
         lost, self._workers = list(self._workers.values()), {}
         self._free.clear()
         for worker in lost:
             worker.close()
+        if self._over:
+            return
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:
-            self._break(f"{how}, {self._restarts} times in a row")
+            during = f"importing {target!r}: " if target else ""
+            self._break(f"{during}{how}, {self._restarts} times in a row")
             return
-        self._zygote = self._make_zygote()
-        self._fill()
+        self._start_zygote()
         for worker in lost:
             self._on_lost(worker, how, False)
-
-    def _break(self, why: str) -> None:
-        self._over = True
-        error = VerifierError(
-            f"verifier pool: {why}; is there enough memory, and room for processes?"
-        )
-        if not self._started.done():
-            self._started.set_exception(error)
-        self._on_broken(error)
 
     # ------------------------------------------------------------------ functions
     async def load(self, target: str) -> None:
@@ -127,23 +170,15 @@ class Crew:
 
         Raises:
             ConfigError: it cannot be, and why.
+            VerifierError: the process that imports was killed, or cannot be started.
         """
-        if target in self._known:
+        if target in self._imports.known:
             return
-        future = self._loading.get(target)
-        if future is None:
-            future = self._loading[target] = asyncio.get_running_loop().create_future()
+        if self._over:
+            raise self._over
+        if self._imports.ask(target):
             self._zygote.say("load", target)
-        limit_s = self._options.load_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                problem = await asyncio.shield(future)
-        except TimeoutError:
-            problem = f"importing it took more than {limit_s:g} s"
-            if self._loading.get(target) is future:
-                self._zygote_ended(problem)
-        if problem:
-            raise ConfigError(f"the verifier cannot call {target!r} (module:function):\n{problem}")
+        await self._imports.done(target)
 
     # ------------------------------------------------------------------ workers
     def take(self, *, fresh: bool) -> Worker | None:
@@ -174,7 +209,7 @@ class Crew:
         self._fill()
 
     def _fill(self) -> None:
-        if self._over or self._loading or not self._known:
+        if self._over or self._imports or not self._imports.known:
             return  # workers that knew nothing of it would have to be replaced at once
         missing = self._options.num_workers - len(self._workers) - self._starting
         for _ in range(missing):
@@ -212,6 +247,8 @@ class Crew:
             self.isolation, self.notes = frozenset(rest[0]), rest[1]
             if not self._started.done():
                 self._started.set_result(None)
+        elif name == "loading":
+            self._imports.begun(*rest)
         elif name == "loaded":
             self._loaded(*rest)
         elif name == "spawned" and len(handles) == 2:
@@ -223,18 +260,14 @@ class Crew:
                 os.close(handle)
             self._starting -= 1
             self._failed(rest[0] if name == "unable" else "this process has no file handles left")
-            asyncio.get_running_loop().call_later(_RETRY_S, self._fill)
+            self._loop.call_later(_RETRY_S, self._fill)
 
     def _loaded(self, target: str, problem: str, generation: int) -> None:
         self._generation = generation
-        if not problem:
-            self._known.add(target)
         for worker in [w for w in self._free if w.generation < generation]:
             self._free.remove(worker)
             self.retire(worker)
-        future = self._loading.pop(target, None)
-        if future is not None and not future.done():
-            future.set_result(problem)
+        self._imports.ended(target, _not_callable(target, problem) if problem else None)
         self._fill()
 
     def _spawned(self, pid: int, generation: int, stream: int, pidfd: int) -> None:
@@ -266,6 +299,11 @@ class Crew:
 
 _ROOM = 4096
 """For an error's text."""
+_ROOM_ENOUGH = "is there enough memory, and room for processes?"
+
+
+def _not_callable(target: str, problem: str) -> ConfigError:
+    return ConfigError(f"the verifier cannot call {target!r} (module:function):\n{problem}")
 
 
 def _how(code: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from agentgym_rl.step_clock import OffTheClock
+
 from .called import Called
 from .pool import VerifierPool
 
@@ -40,6 +42,10 @@ class VerifierHandle:
                 await own.close()
 
     async def _start(self) -> VerifierPool:
+        with OffTheClock():
+            return await self._started()
+
+    async def _started(self) -> VerifierPool:
         async with self._starting:
             if self._own is None:
                 pool = VerifierPool(**self._options)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from agentgym_rl.errors import ConfigError, VerifierError
+from agentgym_rl.step_clock import OffTheClock
 
 from . import wire
 from .called import Called, Status, VerifierStats
@@ -37,7 +38,7 @@ _ANSWERS: Sequence[Status] = ("done", "error", "memory")
 
 class _Job:
     __slots__ = (
-        "attempts", "body", "fresh", "future", "number", "queued", "started", "target",
+        "attempts", "body", "fresh", "future", "number", "off_clock", "queued", "started", "target",
         "timeout_s", "timer", "worker",
     )  # fmt: skip
 
@@ -56,6 +57,7 @@ class _Job:
         self.queued, self.started = time.perf_counter(), 0.0
         self.timer: asyncio.TimerHandle | None = None
         self.worker: Worker | None = None
+        self.off_clock = OffTheClock()
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -69,14 +71,15 @@ class VerifierPool:
     Args:
         num_workers: Processes that answer calls, each one at a time.
         timeout_s: Longest time of a call, from its dispatch to a free worker on; waits for one
-            do not count. It can take twice that, being tried twice.
+            do not count, neither here nor as the time of an environment's step. It can take twice
+            that, being tried twice.
         memory_mb: Address space that a worker may take.
         max_calls: Calls after which a worker is replaced.
         preload: Functions to import at the start; others are at their first call.
         isolated: Lock the workers in, as far as this machine can; `isolation` says how far.
         required: Words that have to be in `isolation` for the pool to start.
         queue_timeout_s: Longest wait of a call for a free worker.
-        load_timeout_s: Longest time for importing a function's module.
+        load_timeout_s: Longest time for importing a function's module, from its turn on.
         start_timeout_s: Longest time for the start.
         max_answer_bytes: What a function returns may not be larger.
     """
@@ -145,7 +148,7 @@ class VerifierPool:
             async with asyncio.TaskGroup() as tasks:
                 for target in self._preload:
                     tasks.create_task(self._load(crew, target), name=f"load {target}")
-        except* ConfigError as group:
+        except* (ConfigError, VerifierError) as group:
             first = group.exceptions[0]
         else:
             return
@@ -205,14 +208,15 @@ class VerifierPool:
         Raises:
             ConfigError: there is no such function, or its module cannot be imported.
             TypeError, ValueError: an argument is not JSON-able.
-            VerifierError: the pool is not running, cannot start workers, or none was free for
-                too long.
+            VerifierError: the pool is not running, cannot start workers, none was free for too
+                long, or the process that imported the module was killed.
         """
         crew = self._crew
         if crew is None or self._broken is not None:
             raise self._broken or VerifierError("the verifier pool is not running")
         if target not in self._loaded:
-            await self._load(crew, target)
+            with OffTheClock():
+                await self._load(crew, target)
         job = _Job(
             target,
             wire.encode((target, args)),
@@ -229,6 +233,8 @@ class VerifierPool:
         except asyncio.CancelledError:
             self._abandon(job)
             raise
+        finally:
+            job.off_clock.end()
 
     async def _load(self, crew: Crew, target: str) -> None:
         module, _, function = target.partition(":")
@@ -240,6 +246,7 @@ class VerifierPool:
     def _wait_in_line(self, job: _Job) -> None:
         job.stop_timer()
         if self._broken is None:
+            job.off_clock.begin()
             job.timer = self._loop.call_later(self._queue_timeout_s, self._waited, job)
         elif not job.future.done():  # it broke while a function was imported
             job.future.set_exception(self._broken)
@@ -278,6 +285,7 @@ class VerifierPool:
 
     def _dispatch(self, job: _Job, worker: Worker) -> None:
         job.stop_timer()
+        job.off_clock.end()
         now = job.started = time.perf_counter()
         if not job.attempts:
             waited = now - job.queued

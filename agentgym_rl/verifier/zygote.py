@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -10,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
 from . import wire
 
@@ -26,7 +27,11 @@ _LAST_WORDS = 2000
 
 
 class Zygote:
-    """A running zygote. `on_message(name, rest, handles)`; `on_end()`: it died by itself."""
+    """A running zygote. `on_message(name, rest, handles)`; `on_end()`: it died by itself.
+
+    Raises:
+        OSError: there is no room for it on this machine, or was none just now.
+    """
 
     def __init__(
         self,
@@ -40,24 +45,9 @@ class Zygote:
         self._on_message = on_message
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._unsent: deque[bytes] = deque()
         path = [os.path.abspath(entry) for entry in sys.path]
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        threads = dict.fromkeys(_ONE_THREAD, "1")
-        # The same call gives the same answer in any process, where a set is gone through, too.
-        order = {"PYTHONHASHSEED": "0"}
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        with theirs:
-            # From this very thread, and not in another one: the zygote dies with it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "agentgym_rl.verifier.inside.zygote",
-                 str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors,
-                env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )  # fmt: skip
+        self._control, self._errors, self._process = _begin(path)
         config = {
             "path": path,
             "host": os.getpid(),
@@ -95,8 +85,8 @@ class Zygote:
                 data, handles, _, _ = socket.recv_fds(self._control, wire.MAX_CONTROL_BYTES, 2)
             except BlockingIOError:
                 return
-            except ConnectionResetError:
-                data, handles = b"", []
+            except ConnectionResetError:  # told once, and before what it had said till then
+                continue
             if not data:
                 self._loop.remove_reader(self._control.fileno())
                 self._on_end()
@@ -109,12 +99,13 @@ class Zygote:
         self._errors.seek(0)
         return self._errors.read()[-_LAST_WORDS:].decode("utf-8", "replace").strip()
 
-    def kill(self) -> None:
-        """At once, workers included: they die with it."""
+    def kill(self) -> int:
+        """At once, workers included: they die with it. How it ended, if it had ended already."""
         self._hang_up()
         self._process.kill()
-        self._process.wait()
+        code = self._process.wait()
         self._errors.close()
+        return code
 
     async def end(self) -> None:
         """Hang up, and wait for it; it ends its workers first. Killed if it takes too long."""
@@ -144,3 +135,28 @@ class Zygote:
             self._loop.remove_reader(self._control.fileno())
             self._loop.remove_writer(self._control.fileno())
             self._control.close()
+
+
+def _begin(path: Sequence[str]) -> tuple[socket.socket, IO[bytes], subprocess.Popen[bytes]]:
+    """The host's end, what it will say on stderr, the process."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    threads = dict.fromkeys(_ONE_THREAD, "1")
+    # The same call gives the same answer in any process, where a set is gone through, too.
+    order = {"PYTHONHASHSEED": "0"}
+    with contextlib.ExitStack() as opened:
+        errors = opened.enter_context(tempfile.TemporaryFile())
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (control, theirs):
+            opened.enter_context(end)
+        # From this very thread, and not in another one: the zygote dies with it.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agentgym_rl.verifier.inside.zygote",
+             str(theirs.fileno())],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+            env=kept | threads | order | {"PYTHONPATH": os.pathsep.join(path)},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )  # fmt: skip
+        opened.pop_all()
+    theirs.close()
+    return control, errors, process

@@ -3,7 +3,8 @@
     make("math-v0")  =  OrderEnforcing( TurnLimit( …yours… ( Timeout( PassiveChecker( MathEnv )))))
 
 `make` puts the four around everything; `wrappers=` of `make` (`[[env.wrappers]]` in a
-configuration) goes between, around Attempts where `max_attempts` is above 1. Each is a file here.
+configuration) goes between, around Attempts where `max_attempts` is above 1, and inside a
+PassiveChecker more. Each is a file here.
 """
 
 from .attempts import Attempts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,9 @@ from agentgym_rl.errors import ConfigError
 from .wrapper import Wrapper
 
 FEEDBACK = "That is not right yet. Try again."
+
+_ROUNDING = 1e-9
+"""Ten rewards of .1 do not quite add up to 1, and are success all the same."""
 
 
 class Attempts(Wrapper):
@@ -24,8 +28,8 @@ class Attempts(Wrapper):
     everything. `solve` is the environment's own: success at the first attempt.
 
     An environment's own `max_turns` is for one attempt, so here it is `max_attempts` times that,
-    which attempts share. A limit that is set for the episode (`turns`) is for all of them
-    together; none begins that would have no turn.
+    which attempts share. Another limit of the episode (`turns`) is for all of them together; none
+    begins that would have no turn.
 
     `info["metrics"]["attempts"]` counts the attempts begun; `info["reward_components"]` has
     `attempt_<n>` of every attempt that has ended.
@@ -53,7 +57,8 @@ class Attempts(Wrapper):
         self._feedback = feedback
         self._discount = discount
         self._success = success
-        self._turns = turns
+        self.turns = turns
+        """Turns that the episode has for all attempts; None: as many as `max_turns` says."""
         self._again: dict[str, Any] = {}
         self._start()
 
@@ -100,8 +105,12 @@ class Attempts(Wrapper):
         self._rewards: dict[str, float] = {}
 
     def _may_try_again(self) -> bool:
-        has_turn = self._turns is None or self._turn < self._turns
-        return self._earned < self._success and self._attempt < self._max_attempts and has_turn
+        if self._earned >= self._success or math.isclose(
+            self._earned, self._success, abs_tol=_ROUNDING
+        ):
+            return False
+        turns = self.max_turns if self.turns is None else self.turns
+        return self._attempt < self._max_attempts and (turns is None or self._turn < turns)
 
     def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
         told = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}

@@ -67,9 +67,6 @@ def checked_step(result: Any) -> Step:
     return Step(observation, reward, bool(terminated), bool(truncated), info)
 
 
-_EXACTLY = (float, bool, bool)
-
-
 def _are_messages(items: list[Any]) -> bool:
     """Written out, and dicts first: this runs on every step, and an abstract class is slow."""
     for item in items:  # noqa: SIM110

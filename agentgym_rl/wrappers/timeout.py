@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
+from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
 
@@ -21,6 +22,8 @@ class StepTimeout(EnvError, TimeoutError):
 class Timeout(Wrapper):
     """`step` and `reset` have `timeout_s` seconds; then they are cancelled.
 
+    Waits in the verifier pool's queue do not count (step_clock.py).
+
     Raises:
         StepTimeout: of `step` and `reset`.
     """
@@ -28,32 +31,41 @@ class Timeout(Wrapper):
     def __init__(self, env: Env, timeout_s: float) -> None:
         super().__init__(env)
         self._timeout_s = timeout_s
+        self._clock = StepClock()
 
     @property
     def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._timeout_s
 
-    # Most steps never wait for anything: a clock is set only for those that do.
+    # Most steps never wait for anything: a limit is set only for those that do.
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         work = self.env.reset(seed=seed, options=options).__await__()
+        around = self._clock.enter()
         try:
             first = next(work)
         except StopIteration as done:
             return done.value
-        return await self._rest("env.reset", work, first)
+        else:
+            return await self._rest("env.reset", work, first)
+        finally:
+            self._clock.leave(around)
 
     async def step(self, action: Message) -> Step:
         work = self.env.step(action).__await__()
+        around = self._clock.enter()
         try:
             first = next(work)
         except StopIteration as done:
             return done.value
-        return await self._rest("env.step", work, first)
+        else:
+            return await self._rest("env.step", work, first)
+        finally:
+            self._clock.leave(around)
 
     async def _rest(self, what: str, work: Generator[Any, Any, T], first: Any) -> T:
-        limit = asyncio.timeout(self._timeout_s)
+        limit = self._clock.limit(self._timeout_s)
         try:
             async with limit:
                 return await _Rest(work, first)

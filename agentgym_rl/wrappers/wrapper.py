@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from agentgym_rl.env import Env, Message, Origin, Step, ToolSpec
+from agentgym_rl.task import TaskSource
 
-from agentgym_rl.env import Env, Message, Step, ToolSpec
+
+class _Tasks:
+    """`task_source` of a wrapper: the tasks of the environment inside, as it was made. Of its
+    class, which has no environment inside: `Env`'s."""
+
+    def __get__(self, wrapper: Wrapper | None, owner: type[Wrapper]) -> Callable[..., TaskSource]:
+        if wrapper is None:
+            return Env.task_source
+        return (wrapper.spec or wrapper.env).task_source
 
 
 class Wrapper(Env):
     """Override what is to be different; everything else, names it has not included, is `env`'s."""
+
+    task_source = _Tasks()  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -27,11 +38,11 @@ class Wrapper(Env):
         return self.env.tools
 
     @property
-    def spec(self) -> BaseModel | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def spec(self) -> Origin | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.env.spec
 
     @spec.setter
-    def spec(self, spec: BaseModel | None) -> None:
+    def spec(self, spec: Origin | None) -> None:
         self.env.spec = spec
 
     @property

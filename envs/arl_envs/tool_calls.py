@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl.env import ToolSpec
-from agentgym_rl.tool_env import BadCall, listed, read_call, reply_to
-
-__all__ = ["BadCall", "argument_of", "listed", "one_argument_tool", "reply_to"]
+from agentgym_rl.tool_env import BadCall, read_call
 
 
 def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:

@@ -15,7 +15,7 @@ from typing import Any
 from toys import Sums, Toy
 
 from agentgym_rl import EnvSpec, Message, Step, SyncEnv, Task, TaskSource
-from agentgym_rl.errors import EnvError
+from agentgym_rl.errors import EnvError, SandboxError
 from agentgym_rl.specs import Spec
 from agentgym_rl.sync_env import to_async
 
@@ -43,6 +43,13 @@ class NoInfo(Toy):
 
     async def reset(self, **options: Any):  # type: ignore
         return (await super().reset(**options))[0]
+
+
+class Exits(Toy):
+    planted = "reset-tuple"
+
+    async def reset(self, **options: Any):  # type: ignore
+        raise SystemExit(0)
 
 
 class TaskOnly(Toy):
@@ -372,6 +379,13 @@ class ClosesOnce(Toy):
         self.file.close()
 
 
+class HangsInClose(Toy):
+    planted = "close"
+
+    async def close(self) -> None:
+        await asyncio.sleep(3600)
+
+
 class RaisesOnBadJson(Toy):
     planted = "malformed-actions"
 
@@ -477,3 +491,12 @@ class PaysYes(Toy):
 class RaisesAtAll(Toy):
     async def step(self, action: Message) -> Step:
         raise RuntimeError("at all")
+
+
+class SandboxGone(Toy):
+    """Its sandboxes fail as soon as another task runs beside it."""
+
+    async def reset(self, *, seed=None, options=None):
+        if len(asyncio.all_tasks()) > 1:
+            raise SandboxError("gone")
+        return await super().reset(seed=seed, options=options)

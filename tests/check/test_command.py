@@ -14,6 +14,8 @@ from agentgym_rl import check_env
 from agentgym_rl.check import CRITERIA
 from agentgym_rl.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 QUICK = "--only=reset-tuple,tools"
 

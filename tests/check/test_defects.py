@@ -6,7 +6,8 @@ import defects  # type: ignore[import-not-found]
 import pytest
 
 from agentgym_rl import EnvSpec, check_env
-from agentgym_rl.check import CRITERIA, Outcome, Report
+from agentgym_rl.check import CRITERIA, Outcome, Report, closing
+from agentgym_rl.errors import SandboxError
 
 PLANTED = {
     name: found
@@ -47,10 +48,27 @@ def test_a_good_environment_fails_nothing(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_defect_fails_its_criterion_alone(name):
+def test_a_planted_defect_fails_its_criterion_alone(name, monkeypatch):
+    monkeypatch.setattr(closing, "CLOSE_S", 1.0)
     report = checked(spec_of(name))
     assert report.failed == [PLANTED[name].planted], str(report)
     assert not report.passed
+
+
+def test_a_close_that_hangs_ends_the_baselines(monkeypatch):
+    monkeypatch.setattr(closing, "CLOSE_S", 0.1)
+    (oracle, *_) = checked("defects:HangsInClose", only=["signature"], tasks=2).tallies
+    assert (oracle.episodes, oracle.passed) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"only": ["event-loop"]}, {"only": ["signature"], "tasks": 2}],
+    ids=["criterion", "baselines"],
+)
+def test_infrastructure_that_fails_in_a_group_is_raised_itself(given):
+    with pytest.raises(SandboxError, match="gone"):
+        checked("defects:SandboxGone", **given)
 
 
 def test_every_criterion_has_a_planted_defect():

@@ -97,6 +97,7 @@ def test_finished_is_set_when_finite_children_have_ended(tmp_path):
     asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
 
 
+@pytest.mark.slow
 def test_a_child_that_stops_answering_is_dead(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "SILENCE_LIMIT_S", 0.5)
     monkeypatch.setattr(local, "HEARTBEAT_S", 0.05)

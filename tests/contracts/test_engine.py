@@ -189,6 +189,7 @@ async def _under_way(engine, tasks, name="early") -> asyncio.Task[list[Delta]]:
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
 def test_no_interrupt_loses_a_token_or_a_version(make_engine, tmp_path: Path, interrupt):
     path = _weights(tmp_path, version=4)
@@ -223,6 +224,7 @@ def _check_interrupted(calm, deltas, interrupt):
     assert (len(token_ids) < len(calm)) == (interrupt == "abort")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", INTERRUPTS)
 def test_pauses_may_follow_each_other(make_engine, first):
     async def scenario(engine):

@@ -57,6 +57,7 @@ open('there', 'w').close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEFT)
 def test_whatever_a_program_left_is_gone(world, name):
     async def scenario(sandbox):

@@ -20,6 +20,14 @@ def write(path: Path, *rows: Any) -> str:
     return str(path)
 
 
+def ask_several(row: Row) -> list[RowTask]:
+    return [RowTask(text, {"ask": text}) for text in row["several"]]
+
+
+def choose_several(row: Row, where: str) -> Any:
+    return ask_several
+
+
 def asked(tmp_path: Path, count: int, **rows: Any) -> RowTasks:
     """All of `count` rows as training tasks."""
     path = write(tmp_path / "asked.jsonl", *({"ask": f"What is {i}?"} for i in range(count)))

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from agentgym_rl.data import Epochs, TaskLoader
+from agentgym_rl.data import Epochs, Rows, TaskLoader, row_tasks
 from agentgym_rl.errors import ConfigError
 
-from .rows_kit import asked
+from .rows_kit import asked, choose, write
 
 
 def ids(loader, count: int) -> list[str]:
@@ -37,6 +37,36 @@ def test_the_state_of_other_tasks_is_refused(tmp_path):
         other.load_state_dict(loader.state_dict())
     with pytest.raises(ConfigError, match="expected an index"):
         loader.load_state_dict({"index": -1})
+
+
+OTHERS = {
+    "data": {"answer": 2},
+    "weight": {"weight": 2},
+    "id": {"id": "x"},
+    "seed": {"seed": 1},
+    "split": {"split": "eval"},
+    "fraction": {"eval_fraction": 0.4},
+    "epochs": {"epochs": {"seed": 0}},
+    "epochs of another seed": {"epochs": {"seed": 1}},
+    "epochs as they are": {"epochs": {"shuffle": False}},
+}
+
+
+def source(tmp_path, *, split="train", seed=0, eval_fraction=0.5, epochs=None, **fields):
+    rows = [{"ask": f"What is {i}?", "answer": 1, "weight": 1} | fields for i in range(20)]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    tasks = row_tasks(split, Rows(path=path, eval_fraction=eval_fraction), choose, seed=seed)
+    return tasks if epochs is None else Epochs(tasks, **epochs)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_whatever_makes_other_tasks_is_refused(tmp_path, other):
+    states = {name: TaskLoader(source(tmp_path, **it)).state_dict() for name, it in OTHERS.items()}
+    loader = TaskLoader(source(tmp_path, **OTHERS[other]))
+    loader.load_state_dict(states.pop(other))
+    for state in [TaskLoader(source(tmp_path)).state_dict(), *states.values()]:
+        with pytest.raises(ConfigError, match="of other tasks"):
+            loader.load_state_dict(state)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from agentgym_rl.data import Rows, RowTask, row_tasks
 from agentgym_rl.data.hub import commit_of
 from agentgym_rl.errors import ConfigError
 
-from .rows_kit import asked, choose, write
+from .rows_kit import asked, choose, choose_several, write
 
 EVERYTHING = {"eval_fraction": 0}
 
@@ -91,6 +91,24 @@ def test_an_index_holds_places_and_no_rows(tmp_path):
     tasks = row_tasks("train", Rows(path=path, **EVERYTHING), choose)
     assert len(pickle.dumps(tasks)) < 300 * 60 + 2000
     assert len(tasks[7].data["row"]["pad"]) == 5000
+
+
+def test_of_a_row_with_several_tasks_the_refused_ones_alone_are_left_out(tmp_path, caplog):
+    rows = [{"several": list("AB")}, {"several": list("CACD")}, {"several": list("BB")}]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    with caplog.at_level(logging.WARNING):
+        tasks = row_tasks("train", Rows(path=path, **EVERYTHING), choose_several)
+    assert sorted(task.data["ask"] for task in tasks) == list("ABCD")
+    told = tasks.describe()
+    assert (told["rows_refused"], told["tasks_refused"]) == (1, 2)
+    assert "1 of 3 rows and 2 tasks beside others are refused" in caplog.text
+
+
+def test_a_question_that_is_no_unicode_refuses_its_row_alone(tmp_path):
+    path = write(tmp_path / "rows.jsonl", {"several": ["\ud800"]}, {"several": ["A"]})
+    tasks = row_tasks("train", Rows(path=path, **EVERYTHING), choose_several)
+    assert len(tasks) == 1
+    assert "lone surrogate" in tasks.describe()["reasons"][0]
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl import Env, SyncEnv, Task
+from agentgym_rl.data import TaskLoader
 from agentgym_rl.env import Step
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.task import SeededTasks, TaskSource
@@ -149,6 +150,21 @@ def test_a_finite_member_is_shuffled_in_every_epoch():
 def test_the_seed_decides_who_begins():
     first = {tasks(seed=seed, envs=BOTH)[0].data["env"] for seed in range(20)}
     assert first == {"finite", "contained"}
+
+
+def test_the_state_of_another_mix_is_refused():
+    given = {"envs": [{"id": f"{HERE}:Finite", "name": "x", "options": {"num": 5}}]}
+    more = {"envs": [{"id": f"{HERE}:Finite", "name": "x", "options": {"num": 6}}]}
+    sources = [
+        SPEC.task_source("train", seed=0, **given),
+        SPEC.task_source("train", seed=1, **given),
+        SPEC.task_source("eval", seed=0, **given),
+        SPEC.task_source("train", seed=0, **more),
+        SPEC.task_source("train", seed=0, **given, shuffle=False),
+    ]
+    contents = [TaskLoader(source).state_dict()["content"] for source in sources]
+    assert None not in contents
+    assert len(set(contents)) == len(contents)
 
 
 def test_held_out_tasks_end_when_each_member_has_been_through():

@@ -14,6 +14,8 @@ from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.errors import EngineError
 from agentgym_rl.gateway.router import Router
 
+pytestmark = pytest.mark.slow
+
 STOP = 999_999
 
 

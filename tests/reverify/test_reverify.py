@@ -1,7 +1,9 @@
 """`arl reverify`: recorded episodes in an environment that is the same, or is not."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import cli
+from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.trajectory import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -143,7 +146,30 @@ def test_rewards_are_written_beside_the_run(run, reverify, monkeypatch, tmp_path
     assert (run / "episodes.db").read_bytes() == before
 
 
+def test_a_log_from_before_tasks_had_weights_is_read(run, reverify):
+    with contextlib.closing(sqlite3.connect(run / "episodes.db")) as db:
+        db.execute("ALTER TABLE tasks DROP COLUMN weight")
+    assert reverify(run, "--json").report["unchanged"] == 6
+    with contextlib.closing(EpisodeReader(run / "episodes.db")) as log:
+        assert log.task("tright").weight == 1.0
+
+
 # ---------------------------------------------------------------- wrong use
+def test_after_a_failure_the_same_file_can_be_written(run, reverify, monkeypatch, tmp_path):
+    before = {*tmp_path.iterdir()}
+    monkeypatch.setattr(Guess, "broken", True)
+    assert reverify(run, "--write", tmp_path / "new.jsonl").code == 2
+    assert {*tmp_path.iterdir()} == before
+    monkeypatch.setattr(Guess, "broken", False)
+    assert reverify(run, "--write", tmp_path / "new.jsonl").code == 0
+    assert {*tmp_path.iterdir()} == before | {tmp_path / "new.jsonl"}
+
+
+def test_a_file_that_cannot_be_written_is_explained(run, reverify):
+    done = reverify(run, "--write", run / "nowhere" / "new.jsonl")
+    assert (done.code, "--write" in done.err, "No such file" in done.err) == (2, True, True)
+
+
 def test_a_file_that_is_there_is_not_written_over(run, reverify):
     done = reverify(run, "--write", run / "episodes.db")
     assert (done.code, "it is there already" in done.err) == (2, True)

@@ -11,8 +11,8 @@ from arl_envs.math.env import MathEnv
 from agentgym_rl import Agent, Env, Step
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.errors import SandboxError
+from agentgym_rl.episode import Deadlines, EpisodeEnv, Player
+from agentgym_rl.errors import EnvError, SandboxError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
@@ -21,6 +21,7 @@ from agentgym_rl.model import BUNDLED
 from agentgym_rl.specs import EnvSpec, wrapped
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.wrappers import Wrapper
 
 
 class Quiz(Env):
@@ -209,6 +210,70 @@ def test_a_plain_five_tuple_and_numpy_numbers_are_fine(chat):
     step = ([], np.float32(0.5), np.bool_(True), 0, {"metrics": {"n": np.int64(3)}})
     found = play(chat, env=lambda: Odd(step=step))
     assert (found.outcome, found.reward, found.metrics["n"]) == (Outcome.COMPLETED, 0.5, 3.0)
+
+
+class Spoilt(Wrapper):
+    """Returns what it is told to, past all of `make`'s checks."""
+
+    def __init__(self, step) -> None:
+        super().__init__(Quiz())
+        self.told = step
+
+    async def step(self, action):
+        return self.told
+
+
+SPOILT = {
+    "no_step": None,
+    "five_tuple": ([], 1.0, True, False, {}),
+    "nan": Step([], float("nan"), True, False, {}),
+    "inf": Step([], float("inf"), True, False, {}),
+    "text": Step([], "1", True, False, {}),  # type: ignore[arg-type]
+    "nan_metric": Step([], 1.0, True, False, {"metrics": {"x": float("nan")}}),
+    "text_metric": Step([], 1.0, True, False, {"metrics": {"x": "fast"}}),
+}
+
+
+def adding_up(env: Env, steps: int) -> EpisodeEnv:
+    """An episode of so many steps."""
+    episode = EpisodeEnv(env, QUIZ)
+
+    async def play() -> None:
+        await episode.start()
+        for _ in range(steps):
+            await episode.step({"role": "assistant", "content": "5"})
+
+    asyncio.run(play())
+    return episode
+
+
+@pytest.mark.parametrize("step", SPOILT.values(), ids=SPOILT)
+def test_what_a_run_cannot_record_is_the_environments_failure(step):
+    with pytest.raises(EnvError, match=r"env\.step"):
+        adding_up(Spoilt(step), 1)
+
+
+def test_rewards_whose_sum_is_not_finite_are_the_environments_failure():
+    much = Step([], 1e308, False, False, {})
+    with pytest.raises(EnvError, match="add up to a finite number, got 1e\\+308 after 1e\\+308"):
+        adding_up(Spoilt(much), 2)
+
+
+def test_numpy_numbers_of_wrappers_become_plain_ones():
+    step = Step([], np.float32(0.5), False, False, {"metrics": {"n": np.int64(3)}})  # type: ignore
+    episode = adding_up(Spoilt(step), 2)
+    assert (episode.reward, episode.metrics) == (1.0, {"n": 3.0})
+    assert {type(episode.reward), type(episode.metrics["n"])} == {float}
+
+
+def test_an_action_that_is_no_message_is_the_agents_mistake(chat):
+    class Objects(Agent):
+        async def run(self, env, client, *, model, task):
+            await env.step(Deadlines(1, 1))
+
+    found = play(chat, agent=Objects())
+    assert found.outcome is Outcome.AGENT_ERROR
+    assert "got Deadlines (it is no mapping)" in found.error
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)])

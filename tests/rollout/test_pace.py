@@ -10,6 +10,7 @@ from agentgym_rl.inspect.pace_text import pace_lines, token_lines, verdict_lines
 from agentgym_rl.loop_lag import LoopLag
 from agentgym_rl.pace import Meter, measuring
 from agentgym_rl.sandbox import SandboxStats, Status
+from agentgym_rl.services import Services
 
 
 def lag_of(*late_ms: float) -> LoopLag:
@@ -37,7 +38,7 @@ def test_odd_values_have_a_place():
 
 def test_a_stall_is_seen():
     async def main() -> dict[str, float]:
-        async with measuring(None) as meter:
+        async with measuring() as meter:
             await asyncio.sleep(0.02)
             time.sleep(0.1)  # noqa: ASYNC251 - the very thing to be seen
             await asyncio.sleep(0.02)
@@ -57,7 +58,7 @@ class Counted:
 
 
 def test_programs_are_counted_by_core():
-    pace = Meter(Counted()).read(episodes=4)
+    pace = Meter(Services(Counted())).read(episodes=4)
     assert pace.sandbox is not None
     assert pace.sandbox.programs == 9021
     assert pace.sandbox.statuses == {"ok": 9000, "timeout": 20, "memory_limit": 1}
@@ -115,7 +116,7 @@ def test_tokens_are_shown_with_what_to_know_about_them():
 
 
 def test_a_meter_reads_as_json_numbers():
-    assert asdict(Meter(None).read(episodes=0))["sandbox"] is None
+    assert asdict(Meter().read(episodes=0))["sandbox"] is None
 
 
 def test_verdicts_are_said_most_frequent_first():

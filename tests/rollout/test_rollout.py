@@ -159,9 +159,11 @@ async def played(
     steps: int = STEPS,
     num_tasks: int | None = None,
     weigh=lambda number: 1.0,
+    seed: int = 0,
     **settings,
 ) -> Played:
     config = Config(
+        seed=seed,
         rollout=RolloutConfig(groups_per_batch=B, group_size=GROUP_SIZE, **settings),
         trainer=TrainerConfig(num_minibatches=1),
         steps=steps,
@@ -325,13 +327,21 @@ def test_tasks_of_weight_zero_are_never_played_and_the_others_weights_are_kept(p
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_tasks": 5}, "5 tasks in a row have weight 0, which is all there are"),
+        ({"num_tasks": 5}, "10 tasks in a row have weight 0, all 5 that there are"),
         ({"max_rejected": 9}, r"9 tasks in a row have weight 0 \(rollout.max_rejected\)"),
     ],
 )
 def test_tasks_that_all_have_weight_zero_end_the_run(play, settings, said):
     with pytest.raises(ConfigError, match=said):
         play(weigh=lambda number: 0.0, **settings)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_task_with_a_weight_is_enough_however_epochs_are_shuffled(play, seed, tmp_path):
+    found = play(weigh=lambda number: float(number == 3), num_tasks=10, seed=seed, steps=10)
+    assert len(found.shards) == 10
+    assert found.metrics[-1]["rollout/epochs"] >= 19
+    assert set(tasks_in_order(tmp_path)) == {"t3"}
 
 
 # ---------------------------------------------------------------- too long

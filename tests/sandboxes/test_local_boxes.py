@@ -52,6 +52,7 @@ def test_a_new_box_is_another_one(folder):
     assert os.listdir(f"{folder.path}/trash") == []
 
 
+@pytest.mark.slow
 def test_ten_thousand_folders_deep(folder):
     deep(folder.box, 10_000)
     os.close(folder.renew())

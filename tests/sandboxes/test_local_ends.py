@@ -18,6 +18,8 @@ from arl_sandboxes.local.slot import ZYGOTE
 
 from agentgym_rl.errors import SandboxError, SandboxLost, SandboxUnavailable
 
+pytestmark = pytest.mark.slow
+
 HANG = "import time; time.sleep(60)"
 
 

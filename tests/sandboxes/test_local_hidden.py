@@ -12,6 +12,8 @@ import pytest
 from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.hidden import hidden
 
+pytestmark = pytest.mark.slow
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 PLANTED, ANSWER = "planted_answer", "the-answer-is-42"
 READ = """

@@ -17,6 +17,8 @@ from arl_sandboxes.local import LocalBackend
 from agentgym_rl.errors import ConfigError, SandboxLost, SandboxStartTimeout, SandboxUnavailable
 from agentgym_rl.sandbox import Limits, Status
 
+pytestmark = pytest.mark.slow
+
 HANG = "import time; time.sleep(60)"
 
 

@@ -17,6 +17,8 @@ from arl_sandboxes.local.probes import _fix
 
 from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
 
+pytestmark = pytest.mark.slow
+
 REFUSED = [sys.executable, str(Path(__file__).with_name("refused.py"))]
 
 

@@ -240,6 +240,7 @@ def test_reset_empties_the_folders_besides(renewed, memory):
     assert (list(scratch.iterdir()), scratch.stat().st_mode & 0o777) == ([], 0o700)
 
 
+@pytest.mark.slow
 def test_reset_removes_ten_thousand_folders_one_in_the_other(renewed):
     folder = os.open(renewed.work, os.O_RDONLY)
     for _ in range(10_000):  # from here: under Landlock a path costs its depth

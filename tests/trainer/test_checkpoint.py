@@ -27,6 +27,7 @@ def save(folder, stepper, step, *, keep=2):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(tiny_model, world, tmp_path):
     straight = make_stepper(tiny_model, world)
     train(straight, 0)

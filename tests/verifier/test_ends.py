@@ -14,8 +14,10 @@ import uvloop
 from agentgym_rl.errors import VerifierError
 from agentgym_rl.verifier import VerifierPool, VerifierStats
 
+pytestmark = pytest.mark.slow
+
 LATE_S = 1.0
-"""How much later than its deadline a hang may end; issue 6 has this bound."""
+"""How much later than its deadline a hang may end."""
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -249,6 +251,7 @@ def _settled(before: set[int]) -> bool:
 PARENT = """
 import asyncio, sys
 from agentgym_rl.verifier import VerifierPool
+
 async def main():
     async with VerifierPool(2) as pool, asyncio.TaskGroup() as tasks:
         pids = [(await pool.call("judges:pid")).value]

@@ -1,4 +1,4 @@
-"""Ten thousand calls at once, of every kind: nothing lost, nothing mistaken (issue 6)."""
+"""Ten thousand calls at once, of every kind: nothing lost, nothing mistaken."""
 
 import asyncio
 import random

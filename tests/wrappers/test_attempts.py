@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, Task, make
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.wrappers import Attempts
+from agentgym_rl.wrappers import Attempts, Wrapper
 
 HERE = f"{__name__}:Guess"
 TASK = Task("t", 7, {"number": "42"})
@@ -97,6 +97,52 @@ def test_turns_of_the_environment_are_an_attempt_s_and_those_of_make_the_episode
     assert (steps[-1].terminated, total(steps)) == (True, 0.75)  # no turn is left to try again
 
 
+class Slow(Guess):
+    """Its end, and .5, whenever it is said to."""
+
+    max_turns = 2
+
+    async def step(self, action):
+        ends = action["content"] == "end"
+        return Step([{"role": "user", "content": "Go."}], 0.5 * ends, ends, False, {})
+
+
+class Narrow(Wrapper):
+    """Leaves three turns."""
+
+    max_turns = 3  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        (("x", "x", "x", "end"), {}),
+        (("x", "x", "x", "end"), {"max_turns": 4}),
+        (("x", "x", "end"), {"wrappers": [f"{__name__}:Narrow"]}),
+    ],
+    ids=["its_own", "of_make", "of_a_wrapper"],
+)
+def test_no_attempt_begins_without_a_turn_wherever_the_limit_comes_from(said, options):
+    steps = played(make(f"{__name__}:Slow", max_attempts=2, **options), *said)
+    assert (steps[-1].terminated, steps[-1].truncated, total(steps)) == (True, False, 0.5)
+
+
+class Tenths(Guess):
+    """Ten steps of .1."""
+
+    max_turns = 10
+
+    async def step(self, action):
+        self.turn += 1
+        return Step([{"role": "user", "content": "Go."}], 0.1, self.turn == 10, False, {})
+
+
+def test_ten_tenths_are_success():
+    steps = played(make(f"{__name__}:Tenths", max_attempts=2), *["go"] * 10)
+    assert steps[-1].terminated
+    assert total(steps) == pytest.approx(1.0)
+
+
 def test_truncation_ends_all_attempts():
     class Cut(Guess):
         async def step(self, action):
@@ -147,3 +193,15 @@ def test_the_spec_holds_it():
 def test_nonsense_is_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         make(HERE, **options)
+
+
+@pytest.mark.parametrize(
+    "option", [{"feedback": "No."}, {"retry_discount": 0.5}, {"success_reward": 1}]
+)
+def test_options_of_attempts_without_attempts_are_refused(option):
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"{name} would do nothing with max_attempts = 1"):
+        make(HERE, **option)
+    spec = EnvSpec(id="guess", entry_point=HERE, **option)  # for whom sets max_attempts
+    assert "Attempts" in repr(spec.make(max_attempts=2))
+    assert "Attempts" not in repr(spec.make(max_attempts=2).spec.make(max_attempts=1))

@@ -1,12 +1,15 @@
 """Environments without async, behind the async contract."""
 
 import asyncio
+import copy
 import threading
+import time
 
 import pytest
 
-from agentgym_rl import Step, SyncEnv, make
+from agentgym_rl import Env, Step, SyncEnv, make
 from agentgym_rl.errors import EnvError
+from agentgym_rl.task import SeededTasks
 
 SAY = {"role": "assistant", "content": "7"}
 
@@ -16,6 +19,7 @@ class Guess(SyncEnv):
 
     max_turns = 2
     closed = 0
+    answer = 42
 
     def reset(self, *, seed=None, options=None):
         self.number = options["task"].seed if options else seed
@@ -31,6 +35,10 @@ class Guess(SyncEnv):
 
     def solve(self):
         return [{"role": "assistant", "content": str(self.number)}]
+
+    @classmethod
+    def task_source(cls, split, *, seed, **options):
+        return SeededTasks(split, seed=seed + 100)
 
 
 class Threaded(Guess):
@@ -57,6 +65,31 @@ def test_it_plays_as_any_other(executor):
     assert step.info["thread"].startswith("sync-env" if executor == "thread" else "MainThread")
 
 
+def test_what_its_author_wrote_is_reached():
+    env = make(f"{__name__}:Guess")
+    assert (env.answer, env.unwrapped.answer, type(env.unwrapped.env)) == (42, 42, Guess)
+    for one in (env, env.unwrapped):
+        assert one.task_source("train", seed=7)[0].id == "train-107-0"
+    with pytest.raises(AttributeError, match="'Guess' object has no attribute 'nothing'"):
+        _ = env.nothing
+    assert copy.copy(env.unwrapped).answer == 42
+
+
+@pytest.mark.parametrize("executor", NAMES)
+def test_after_close_it_may_be_played_and_closed_again(executor):
+    async def play() -> tuple[float, int]:
+        env = make(f"{__name__}:{NAMES[executor]}")
+        await env.reset(seed=1)
+        await env.close()
+        await env.reset(seed=7)
+        reward = (await env.step(SAY)).reward
+        await env.close()
+        await env.close()
+        return reward, env.unwrapped.env.closed
+
+    assert asyncio.run(play()) == (1.0, 2)
+
+
 def test_its_limits_hold():
     async def play() -> Step:
         env = make(f"{__name__}:Guess")
@@ -68,13 +101,17 @@ def test_its_limits_hold():
 
 
 def test_a_thread_ends_with_its_environment():
-    async def play() -> None:
+    async def play() -> Env:
         env = make(f"{__name__}:Threaded")
         await env.reset(seed=1)
         await env.close()
         with pytest.raises(EnvError, match="closed"):
             await env.step(SAY)
+        return env
 
     before = threading.active_count()
-    asyncio.run(play())
-    assert threading.active_count() <= before + 1
+    env = asyncio.run(play())
+    deadline = time.monotonic() + 10
+    while threading.active_count() != before and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert threading.active_count() == before, f"closed was {env}"

@@ -7,6 +7,7 @@ import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, make
 from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.task import SeededTasks
 from agentgym_rl.wrappers import Record, StepTimeout, Timeout, TransformReward, Wrapper
 
 SAY = {"role": "assistant", "content": "hello"}
@@ -150,7 +151,42 @@ def test_yours_go_between_innermost_first():
     wrappers = [entry, {"entry_point": entry, "kwargs": {"by": 10.0}}]
     env = make(HERE, wrappers=wrappers)
     assert played(env)[-1].reward == 20.0
-    assert repr(env).startswith("OrderEnforcing(Doubling(Doubling(Timeout(PassiveChecker(")
+    assert repr(env).startswith(
+        "OrderEnforcing(PassiveChecker(Doubling(Doubling(Timeout(PassiveChecker("
+    )
+
+
+def nan(step: Step) -> float:
+    return float("nan")
+
+
+class Untupled(Wrapper):
+    async def step(self, action):
+        return None
+
+
+class Unasked(Wrapper):
+    async def reset(self, *, seed=None, options=None):
+        return None
+
+
+SPOILT = {
+    "reward": (
+        {
+            "entry_point": f"{TransformReward.__module__}:TransformReward",
+            "kwargs": {"function": f"{__name__}:nan"},
+        },
+        "finite, got nan",
+    ),
+    "step": (f"{__name__}:Untupled", "env.step must return .* got None"),
+    "reset": (f"{__name__}:Unasked", "env.reset must return .* got None"),
+}
+
+
+@pytest.mark.parametrize(("wrapper", "said"), SPOILT.values(), ids=SPOILT)
+def test_what_yours_return_is_checked_too(wrapper, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        played(make(HERE, wrappers=[wrapper]))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +210,44 @@ def test_the_environment_inside_is_reached():
     assert type(env.unwrapped) is Counting
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = env.nothing_like_it
+
+
+class Levelled(Counting):
+    """Its tasks are of its level."""
+
+    def __init__(self, *, level: int = 1) -> None:
+        super().__init__()
+
+    @classmethod
+    def task_source(cls, split, *, seed, level=1):
+        return SeededTasks(split, seed=100 * level + seed)
+
+
+LEVELLED = f"{__name__}:Levelled"
+
+
+def test_what_make_made_gives_its_own_tasks():
+    env = make(LEVELLED, level=2, wrappers=[f"{__name__}:Doubling"])
+    assert env.task_source("train", seed=7)[0].id == "train-207-0"
+    assert env.task_source("train", seed=7, level=3)[0].id == "train-307-0"
+    assert env.unwrapped.task_source("eval", seed=7)[0].id == "eval-107-0"  # as its class does
+
+
+def test_a_wrapper_by_itself_gives_the_tasks_inside():
+    assert Record(Levelled()).task_source("train", seed=7)[0].id == "train-107-0"
+    assert Record(make(LEVELLED, level=2)).task_source("train", seed=7)[0].id == "train-207-0"
+
+
+class Registered(Wrapper):
+    """A wrapper with its environment inside, as one that is registered may be."""
+
+    def __init__(self) -> None:
+        super().__init__(Levelled())
+
+
+def test_a_wrapper_may_be_the_environment():
+    env = make(f"{__name__}:Registered")
+    assert env.task_source("train", seed=7)[0].id == "train-7-0"
 
 
 def test_make_makes_another_of_the_same():

@@ -17,7 +17,6 @@ from agentgym_rl.check.policies import (
     Policy,
     hostile,
 )
-from agentgym_rl.check.services import closed
 from agentgym_rl.check.subject import Subject
 from agentgym_rl.loop_lag import LoopLag
 
@@ -47,7 +46,7 @@ async def isolation(subject: Subject) -> None:
         await _in_turns(plays)
     finally:
         for play in plays:
-            await closed(play.env)
+            await subject.closing.close(play.env)
     for play in plays:
         solo = alone.get((play.task.id, play.policy.name))
         if solo is not None and solo.transcript() != play.transcript():
@@ -109,7 +108,7 @@ async def _blocks_ms(subject: Subject, task: Any, policy: Policy) -> list[float]
             going, block = await _longest_block_ms(play.turn())
             blocks.append(block)
     finally:
-        await closed(play.env)
+        await subject.closing.close(play.env)
     return blocks
 
 

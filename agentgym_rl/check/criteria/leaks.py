@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable
 
+from agentgym_rl.check import closing
 from agentgym_rl.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.check.leftovers import grown, leftovers
 from agentgym_rl.check.play import Play
@@ -19,7 +20,6 @@ ROUNDS = 3
 """What grows in the first only is a pool that fills; what grows in each has leaked."""
 CYCLES = (0, 1, 2, 3, 5)
 SHARES = (0.1, 0.5, 0.9)
-CLOSE_S = 5.0
 
 
 @criterion(
@@ -80,7 +80,7 @@ async def _cancelled(
 
 async def _closed(play: Play) -> None:
     try:
-        async with asyncio.timeout(CLOSE_S):
+        async with asyncio.timeout(closing.CLOSE_S):
             await play.env.close()
     except Exception as error:
         raise Violation(f"{play}: close after a cancelled step: {error!r:.300}") from error

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl.check.criterion import Violation, criterion
-from agentgym_rl.check.services import closed
 from agentgym_rl.check.subject import Subject
 from agentgym_rl.env import RESERVED_INFO
 from agentgym_rl.specs import EnvSpec
@@ -65,7 +64,7 @@ async def reset_tuple(subject: Subject) -> None:
                 raise Violation(f"{how} raised {error!r:.300}") from error
             raise Violation(f"{how}: {error}") from error
         finally:
-            await closed(env)
+            await subject.closing.close(env)
         if not isinstance(spy.resets[0], tuple) or not spy.resets[0][0]:
             raise Violation(f"{how} returned {spy.resets[0]!r:.200}; expected a tuple of messages")
 
@@ -181,9 +180,9 @@ async def spec(subject: Subject) -> None:
     if changed or pickled != spec:
         raise Violation(f"the options {spec.kwargs!r} came back from JSON as {back.kwargs!r}")
     made = spec.make()
-    await closed(made)
+    await subject.closing.close(made)
     if not isinstance(made.spec, EnvSpec):
         raise Violation(f"make({spec.id!r}).spec is {made.spec!r}; expected its EnvSpec")
-    await closed(made.spec.make())
+    await subject.closing.close(made.spec.make())
     if problem := (await subject.elsewhere()).problem:
         raise Violation(f"another process cannot make it from its spec: {problem}")

@@ -16,8 +16,8 @@ from agentgym_rl.check.policies import (
     REPEAT,
     Policy,
 )
-from agentgym_rl.check.speech import text_of
 from agentgym_rl.check.subject import Subject
+from agentgym_rl.tool_env import text_of
 
 TOLERANCE = 1e-9
 LUCK = 0.75

@@ -95,7 +95,7 @@ async def seed_determinism(subject: Subject) -> None:
 
 
 async def _opening(subject: Subject, seed: int, task: Any = None) -> str:
-    return await first_messages(subject.spec, subject.given, seed=seed, task=task)
+    return await first_messages(subject.spec, subject.given, subject.closing, seed=seed, task=task)
 
 
 def _compare(what: str, one: str, two: str, there: str | None) -> None:
@@ -171,4 +171,4 @@ async def reset_again(subject: Subject) -> None:
                     what = difference(first.transcript(), again.transcript())
                     raise Violation(f"{again}, in a used instance: {what}")
     finally:
-        await env.close()
+        await subject.closing.close(env)

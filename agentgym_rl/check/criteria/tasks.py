@@ -7,10 +7,9 @@ from typing import Any, get_args
 
 from agentgym_rl.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.check.forms import json_problem
-from agentgym_rl.check.services import closed
 from agentgym_rl.check.subject import Subject
 from agentgym_rl.check.tasks import task_text
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, Task, TaskSource, length_of
 
 NUM_PURE = 32
 NUM_TASKS = 256
@@ -134,7 +133,7 @@ async def _openings(subject: Subject, split: Split) -> dict[str, str]:
         try:
             messages, _ = await env.reset(seed=task.seed, options={"task": task, **subject.given})
         finally:
-            await closed(env)
+            await subject.closing.close(env)
         found[json.dumps(messages)] = task.id
     return found
 
@@ -151,11 +150,4 @@ def _check_seeds(subject: Subject) -> None:
 
 def is_one_game(subject: Subject) -> bool:
     """Whether both splits are a single task."""
-    return all(_length(subject.source(split)) == 1 for split in get_args(Split))
-
-
-def _length(source: TaskSource) -> int | None:
-    try:
-        return len(source)
-    except TypeError:
-        return None
+    return all(length_of(subject.source(split)) == 1 for split in get_args(Split))

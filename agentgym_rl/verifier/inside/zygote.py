@@ -68,6 +68,7 @@ class Zygote:
 
     def _load(self, target: str) -> None:
         """Import what `target` needs, for the workers to come."""
+        self._say("loading", target)
         before = len(sys.modules)
         problem = ""
         try:

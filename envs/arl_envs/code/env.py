@@ -11,7 +11,7 @@ from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError, SandboxError
 from agentgym_rl.sandbox import SandboxBackend
 from agentgym_rl.task import Split, Task, TaskSource
-from arl_envs.messages import text_of
+from agentgym_rl.tool_env import text_of
 
 from .extract import MAX_PROGRAM_CHARS, last_program
 from .generated import Recipe

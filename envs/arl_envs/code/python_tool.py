@@ -9,7 +9,8 @@ from typing import Any
 from agentgym_rl.env import Message
 from agentgym_rl.errors import SandboxLost
 from agentgym_rl.sandbox import ExecResult, Sandbox, SandboxBackend, Status
-from arl_envs.tool_calls import BadCall, argument_of, listed, one_argument_tool, reply_to
+from agentgym_rl.tool_env import BadCall, listed, reply_to
+from arl_envs.tool_calls import argument_of, one_argument_tool
 
 from .blame import CREATE_TIMEOUT_S, blame
 

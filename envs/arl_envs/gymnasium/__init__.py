@@ -4,6 +4,7 @@ env       the environment: replies to actions, observations to messages
 actions   reading a reply as an element of the action space
 observations   an element of any observation space as text
 toy_text  how the four toy-text environments are put into words
+tasks     seeds, split by what episodes begin with
 oracle    shortest paths, where the environment shows its transitions
 """
 

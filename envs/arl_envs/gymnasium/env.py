@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium
 
+from agentgym_rl.data import derived_number
 from agentgym_rl.env import Message, Step
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.sync_env import Executor, SyncEnv
-from agentgym_rl.task import Task
-from arl_envs.messages import text_of
-from arl_envs.tool_calls import listed, reply_to
+from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of
 from .observations import check_readable, describe, plain
 from .oracle import shortest_path
+from .tasks import tasks_of
 from .toy_text import words_of
 
 DEFAULT_MAX_TURNS = 200
@@ -30,14 +34,20 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 class GymnasiumEnv(SyncEnv):
     """Plays `gymnasium.make(id, **kwargs, **options)` by text replies.
 
-    Rewards, `terminated` and `truncated` are the environment's own; a task is a seed. A reply
-    that is no action costs a turn, not a step. `actions` names the actions of a Discrete space
-    (those of the toy-text environments have names), `render="ansi"` puts the drawing of the
-    environment before each observation, `executor="thread"` is for one whose steps take long.
+    Rewards, `terminated` and `truncated` are the environment's own; a task is a seed, held out by
+    what its episode begins with. A reply that is no action is played as a random one, drawn by the
+    episode's seed, and counted: so nonsense is worth what random play is, whatever actions cost.
+
+    `actions` names the actions of a Discrete space (those of the toy-text environments have
+    names), `render="ansi"` puts the drawing of the environment before each observation,
+    `executor="thread"` is for one whose steps take long.
 
     Raises:
         ConfigError: Gymnasium cannot make it, or it cannot be played in text.
     """
+
+    reward_range = None
+    """Any play may win, as random play does now and then."""
 
     def __init__(
         self,
@@ -60,14 +70,27 @@ class GymnasiumEnv(SyncEnv):
         drawing = {"render_mode": "ansi"} if self._drawn else {}
         self._env = _made(id, {**(kwargs or {}), **options, **drawing})
         self._words = words_of(id)
-        self.reward_range = self._words.reward_range if self._words else None
         check_readable(self._env.observation_space)
         names = self._words.actions if self._words and actions is None else actions
         self._actions = actions_of(self._env.action_space, names)
+        self._chance = copy.deepcopy(self._env.action_space)
+        """Draws for replies that are no action; that of the environment stays as it is."""
         limit = self._env.spec.max_episode_steps if self._env.spec else None
         self.max_turns = limit or DEFAULT_MAX_TURNS
         self._invalid = 0
         self._task: dict[str, Any] = {}
+
+    @classmethod
+    def task_source(cls, split: Split, *, seed: int, **options: Any) -> TaskSource:
+        """Seeds, endlessly; see `tasks`."""
+        env = cls(**options)
+
+        def opening(seed: int) -> str:
+            return json.dumps(env.reset(seed=seed)[0])
+
+        source = tasks_of(opening, split, seed=seed)
+        weakref.finalize(source, env.close)
+        return source
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -85,6 +108,8 @@ class GymnasiumEnv(SyncEnv):
                 raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
             seed = task.seed
         observation, info = self._env.reset(seed=seed, options=theirs or None)
+        if seed is not None:  # by another number than the environment's own chance
+            self._chance.seed(derived_number(f"{seed}/no action"))
         self._invalid = 0
         self._task = {} if task is None else {"task_id": task.id}
         rules = f"{self._words.rules(self._env.unwrapped)}\n" if self._words else ""
@@ -95,22 +120,17 @@ class GymnasiumEnv(SyncEnv):
         return messages, self._info(info)
 
     def step(self, action: Message) -> Step:
-        """Take the action that the reply names; anything else is answered by what is allowed."""
+        """Take the action that the reply names; one that names none is answered by what is
+        allowed, and a random action is taken."""
         calls = action.get("tool_calls")
         if calls:
             replies = [reply_to(call, self._actions.instruction) for call in listed(calls)]
-            return self._refused(replies, "there are no tools: the reply itself is the action")
+            return self._guess("there are no tools: the reply itself is the action", replies)
         said = text_of(action)
         chosen = self._actions.read(said)
         if chosen is None:
-            reply = {"role": "user", "content": self._actions.instruction}
-            return self._refused([reply], f"no action: {said[-80:]!r}")
-        observation, reward, terminated, truncated, info = self._env.step(chosen)
-        info = self._info(info)
-        if terminated or truncated:
-            info["stop_reason"] = "terminated" if terminated else "max_episode_steps"
-        message = {"role": "user", "content": self._said(observation)}
-        return Step([message], float(reward), bool(terminated), bool(truncated), info)
+            return self._guess(f"no action: {said[-80:]!r}", [])
+        return self._take(chosen)
 
     def close(self) -> None:
         self._env.close()
@@ -121,9 +141,22 @@ class GymnasiumEnv(SyncEnv):
             return None
         return [{"role": "assistant", "content": self._actions.say(action)} for action in path]
 
-    def _refused(self, replies: list[Message], problem: str) -> Step:
+    def _guess(self, problem: str, replies: list[Message]) -> Step:
         self._invalid += 1
-        return Step(replies, 0.0, False, False, self._info({}) | {"invalid_action": problem})
+        step = self._take(
+            self._chance.sample(),
+            f"That was no action; a random one was taken. {self._actions.instruction}\n",
+        )
+        observation = [*replies, *step.observation]
+        return step._replace(observation=observation, info=step.info | {"invalid_action": problem})
+
+    def _take(self, chosen: Any, preface: str = "") -> Step:
+        observation, reward, terminated, truncated, info = self._env.step(chosen)
+        info = self._info(info)
+        if terminated or truncated:
+            info["stop_reason"] = "terminated" if terminated else "max_episode_steps"
+        message = {"role": "user", "content": preface + self._said(observation)}
+        return Step([message], float(reward), bool(terminated), bool(truncated), info)
 
     def _info(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
         """Ours, with the environment's own info below "gymnasium"."""

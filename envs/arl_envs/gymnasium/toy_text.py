@@ -16,8 +16,6 @@ class Words:
     """Said once, before the first observation."""
     observe: Callable[[Any, Any], str]
     """(environment, observation) -> what it says."""
-    reward_range: tuple[float, float] | None = None
-    """Of an episode, where that of a win and of anything else is known (`Env.reward_range`)."""
 
 
 def words_of(id: str) -> Words | None:
@@ -82,8 +80,8 @@ def _hand(env: Any, observation: Any) -> str:
 
 
 _WORDS = {
-    "FrozenLake": Words(("left", "down", "right", "up"), _lake, _lake_cell, (0.0, 1.0)),
-    "FrozenLake8x8": Words(("left", "down", "right", "up"), _lake, _lake_cell, (0.0, 1.0)),
+    "FrozenLake": Words(("left", "down", "right", "up"), _lake, _lake_cell),
+    "FrozenLake8x8": Words(("left", "down", "right", "up"), _lake, _lake_cell),
     "CliffWalking": Words(("up", "right", "down", "left"), _cliff, _cliff_cell),
     "CliffWalkingSlippery": Words(("up", "right", "down", "left"), _cliff, _cliff_cell),
     "Taxi": Words(("south", "north", "east", "west", "pickup", "dropoff"), _taxi, _taxi_state),

@@ -23,6 +23,7 @@ from typing import Literal
 Kind = Literal["integer", "decimal", "fraction"]
 
 _MAX_CHARS = 64
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _INTEGER = re.compile(rf"-?{_DIGITS}")
 _DECIMAL = re.compile(rf"-?{_DIGITS}(?:\.[0-9]+)?")
@@ -70,11 +71,17 @@ def last_boxed(text: str) -> str | None:
     if at < 0:
         return None
     start = at + len(opening)
+    end = closing_brace(text, start)
+    return None if end is None else text[start:end]
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Where the brace closes that was opened just before `start`; None if it never does."""
     depth = 1
-    for brace in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
+    for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return text[start : start + brace.start()]
+            return brace.start()
     return None
 
 

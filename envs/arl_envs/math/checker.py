@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from agentgym_rl.errors import EnvError, InfraError
 
 from .answers import Verdict
+from .echoes import echoes
 from .final import Mark, final_answer
-from .question import expressions_in
-from .symbolic.expression import Node, Unreadable, canonical, numeral
+from .symbolic.expression import Unreadable
 from .symbolic.literal import Undecided, settle
 from .symbolic.reading import read
-from .symbolic.shapes import Named, Scalar, Shape
+from .symbolic.shapes import Shape
 
 COMPARE = "arl_envs.math.symbolic.algebra:compare"
 """What the verifier calls."""
@@ -45,13 +45,13 @@ class Quiz:
     mark: Mark = "boxed"
 
 
-def check_gold(answer: str) -> Shape:
+def check_gold(answer: str, question: str = "") -> Shape:
     """The shape of a right answer.
 
     Raises:
         Unreadable: it is not understood, so nothing could be judged by it.
     """
-    return read(answer)
+    return read(answer, question)
 
 
 def judge_quickly(text: str, quiz: Quiz) -> Judgement:
@@ -62,20 +62,21 @@ def judge_quickly(text: str, quiz: Quiz) -> Judgement:
         Undecided: that takes algebra; its argument is the answer that was found.
     """
     try:
-        gold = check_gold(quiz.answer)
+        gold = check_gold(quiz.answer, quiz.question)
     except Unreadable as error:
         raise EnvError(f"the right answer {quiz.answer!r} cannot be read: {error}") from error
     said = final_answer(text, quiz.mark)
     if said is None:
         return Judgement(Verdict.UNPARSEABLE, f"no final answer ({quiz.mark})")
     try:
-        answer = read(said)
+        answer = read(said, quiz.question, quiz.answer)
+        if echoes(gold, answer, quiz.question):
+            return Judgement(Verdict.WRONG, "what the question says, in other words")
+        right = settle(gold, answer, quiz.question)
     except Unreadable as error:
         return Judgement(Verdict.UNPARSEABLE, str(error))
-    if _echoes(gold, answer, quiz.question):
-        return Judgement(Verdict.WRONG, "an expression of the question, as it stands there")
-    try:
-        right = settle(gold, answer, quiz.question)
+    except RecursionError:
+        return Judgement(Verdict.UNPARSEABLE, "nested too deep")
     except Undecided as error:
         raise Undecided(said) from error
     return Judgement(Verdict.OK if right else Verdict.WRONG)
@@ -104,23 +105,3 @@ async def judge(text: str, quiz: Quiz, verifier: Verifier, *, timeout_s: float) 
     if result.value == "gold":
         raise EnvError(f"the right answer {quiz.answer!r} cannot be read by math-verify")
     return Judgement(Verdict(result.value), "", result.ms)
-
-
-def _echoes(gold: Shape, answer: Shape, question: str) -> bool:
-    """Whether the answer is something still to be worked out that stands in the question.
-
-    `Simplify sqrt(12)`, `Expand (x+1)^2`: equal to the right answer, and nothing was done.
-    """
-    ours, theirs = _expression(gold), _expression(answer)
-    if theirs is None or theirs.op in ("symbol", "constant") or numeral(theirs) is not None:
-        return False
-    said = canonical(theirs)
-    if ours is not None and canonical(ours) == said:
-        return False
-    return said in expressions_in(question)
-
-
-def _expression(shape: Shape) -> Node | None:
-    while isinstance(shape, Named):
-        shape = shape.value
-    return shape.node if isinstance(shape, Scalar) else None

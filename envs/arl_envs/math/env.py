@@ -9,8 +9,8 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
 from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.tool_env import text_of
 from agentgym_rl.verifier import VerifierHandle, VerifierPool
-from arl_envs.messages import text_of
 
 from .answers import Verdict
 from .answers import judge as judge_number

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from .answers import closing_brace
+
 Mark = Literal["boxed", "anchored"]
 
 _BOX = re.compile(r"\\boxed\s*\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _ANCHORS = (
     re.compile(r"^[ \t]*####[ \t]*(?P<answer>[^\n]*)$", re.MULTILINE),
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
@@ -47,14 +48,11 @@ def last_box(text: str) -> tuple[int, str | None]:
     None if its brace never closes. Time is linear in the text."""
     start, inside, at = -1, None, 0
     while (opening := _BOX.search(text, at)) is not None:
-        start, inside, at, depth = opening.start(), None, opening.end(), 1
-        for brace in _BRACE.finditer(text, at):
-            depth += {"{": 1, "}": -1}.get(brace[0], 0)
-            if depth == 0:
-                inside, at = text[at : brace.start()], brace.end()
-                break
-        else:
+        start, at = opening.start(), opening.end()
+        end = closing_brace(text, at)
+        if end is None:
             return start, None
+        inside, at = text[at:end], end + 1
     return start, inside
 
 

@@ -36,6 +36,6 @@ def check_task(task: object, options: Options) -> None:
             raise EnvError(f"task {task.id}: {answer!r} is no {kind}")
         return
     try:
-        check_gold(answer)
+        check_gold(answer, data["question"])
     except Unreadable as error:
         raise EnvError(f"task {task.id}: the answer {answer!r} cannot be read: {error}") from error

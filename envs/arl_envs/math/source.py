@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import get_args
 
+from agentgym_rl.data import derived_number
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Split, Task, TaskSource
 from arl_envs.splits import split_of
@@ -32,7 +32,7 @@ class MathTasks(TaskSource):
         attempt = 0
         while True:  # half of all problems belong to either split
             key = f"{self._level.number}/{self._split}/{self._seed}/{index}/{attempt}"
-            seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+            seed = derived_number(key, bits=56)
             task_id = f"math{self._level.number}-{self._split}-{self._seed}-{index}"
             task = _task(self._level, seed, task_id)
             if task.split == self._split:

@@ -4,7 +4,8 @@
         "entry_point": "arl_envs.mcp:McpTools", "kwargs": {"command": ["python", "server.py"]}}])
 
 `wrapper.py` says which calls go there, `server.py` is a server as we see it, over stdio or HTTP,
-`texts.py` its tools and results in OpenAI's words. Needs the extra `mcp`.
+`child.py` the process of one over stdio, `texts.py` its tools and results in OpenAI's words. Needs
+the extra `mcp`.
 """
 
 from .wrapper import McpTools

@@ -12,14 +12,16 @@ from agentgym_rl.env import ToolSpec
 from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.tool_env.schema import ToolError
 
+from .child import Child
 from .texts import result_text, tool_spec
 
 if TYPE_CHECKING:
     from mcp import Client
 
 MAX_PAGES = 100
-CLOSE_TIMEOUT_S = 8.0
-"""The SDK gives a child 2 s to end by itself, 2 s after SIGTERM, 2 s after SIGKILL."""
+CLOSE_TIMEOUT_S = 4.0
+"""A child gets twice `GRACE_S` of it; then, and when `close` is cancelled, all of it is killed."""
+CANCEL_TIMEOUT_S = 1.0
 
 
 class McpServer:
@@ -47,8 +49,12 @@ class McpServer:
         self._max_result_chars = max_result_chars
         self._client: Client | None = None
         self._holder: asyncio.Task[None] | None = None
+        self._child: Child | None = None
+        self._cause: BaseException | None = None
+        self._failed = False
         self._said: IO[str] | None = None
-        """Standard error of the child."""
+        """Standard error of the child, while there is one."""
+        self._last_words = ""
 
     async def start(self) -> None:
         """Connect and ask for the tools.
@@ -59,17 +65,22 @@ class McpServer:
         """
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._ending = asyncio.Event()
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self._holder = asyncio.create_task(self._hold(ready), name=f"MCP server {self.name}")
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 self._client = client = await asyncio.shield(ready)
                 self.tools = await self._list(client)
         except BaseException as error:
-            await self.close()
+            lost = self._lost(f"did not start in {self._start_timeout_s:g} s", error)
+            await self._end()
             if isinstance(error, ConfigError) or not isinstance(error, Exception):
                 raise
-            raise self._lost(f"did not start in {self._start_timeout_s:g} s", error) from error
+            raise lost from error
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it started, and nothing was lost since."""
+        return self._client is not None and not self._failed and not self._is_over()
 
     async def call(self, name: str, arguments: str) -> str:
         """What the tool said of `arguments` (JSON).
@@ -80,7 +91,7 @@ class McpServer:
         """
         from mcp import MCPError
 
-        if self._client is None or self._holder is None or self._holder.done():
+        if self._client is None or self._is_over():
             raise self._lost("is gone", None)
         try:
             async with asyncio.timeout(self._call_timeout_s):
@@ -88,7 +99,7 @@ class McpServer:
         except ToolError:
             raise
         except MCPError as error:
-            if self._holder.done() or not _is_the_callers_fault(error):
+            if self._is_over() or not _is_the_callers_fault(error):
                 raise self._lost(f"failed in a call of {name}", error) from error
             raise ToolError(error.message) from error
         except Exception as error:  # of pipes, sockets, and the SDK
@@ -99,23 +110,34 @@ class McpServer:
         return text
 
     async def close(self) -> None:
-        """End the connection, and the child. Idempotent, bounded in time."""
-        holder, self._holder, self._client = self._holder, None, None
-        if holder is None:
+        """End the connection, and the child. Idempotent, bounded in time.
+
+        Cancelled, it does not wait for the child to end by itself, and kills it.
+        """
+        if self._holder is None:
             return
         self._ending.set()
         try:
-            await asyncio.wait([holder], timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait([self._holder], timeout=CLOSE_TIMEOUT_S)
         finally:
-            if not holder.done():
-                holder.cancel()
-                await asyncio.wait([holder], timeout=CLOSE_TIMEOUT_S)
-            if self._said is not None:
-                self._said.close()
+            await self._end()
+
+    async def _end(self) -> None:
+        """At once."""
+        holder, self._holder, self._client = self._holder, None, None
+        if self._child is not None:
+            self._child.kill()
+        if holder is not None and not holder.done():
+            holder.cancel()
+            await asyncio.wait([holder], timeout=CANCEL_TIMEOUT_S)
+
+    def _is_over(self) -> bool:
+        return self._holder is None or self._holder.done()
 
     async def _hold(self, ready: asyncio.Future[Client]) -> None:
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         try:
-            async with self._connected() as client:
+            async with self._connected(self._said) as client:
                 ready.set_result(client)
                 await self._ending.wait()
         except BaseException as error:
@@ -126,20 +148,25 @@ class McpServer:
                 ready.exception()  # whoever waited may have been cancelled meanwhile
             if not isinstance(error, Exception):
                 raise
+        finally:
+            if self._child is not None:
+                self._child.kill()
+            self._last_words = _tail(self._said)
+            self._said.close()
 
-    def _connected(self) -> Client:
+    def _connected(self, said: IO[str]) -> Client:
         try:
-            from mcp import Client, StdioServerParameters, stdio_client
+            from mcp import Client
+            from mcp.client.stdio import get_default_environment
         except ImportError as error:
             raise ConfigError(
                 "MCP servers need the package mcp: pip install 'agentgym-rl[mcp]'"
             ) from error
         if self._url:
             return Client(self._url)
-        program, *args = self._command
-        child = StdioServerParameters(command=program, args=args, env=dict(self._env))
-        assert self._said is not None
-        return Client(stdio_client(child, errlog=self._said))  # pyright: ignore[reportArgumentType]
+        env = get_default_environment() | dict(self._env)
+        self._child = Child(self._command, env=env, said=said)
+        return Client(self._child.streams())
 
     async def _list(self, client: Client) -> list[ToolSpec]:
         found: list[ToolSpec] = []
@@ -152,12 +179,11 @@ class McpServer:
                 break
         return found
 
-    _cause: BaseException | None = None
-
     def _lost(self, what: str, error: BaseException | None) -> InfraError:
+        self._failed = True
         cause = error or self._cause
         why = f": {type(cause).__name__}: {cause}" if cause else ""
-        said = _tail(self._said)
+        said = self._last_words or _tail(self._said)
         return InfraError(
             f"MCP server {self.name} {what}{why}{f'; it said: {said}' if said else ''}"
         )

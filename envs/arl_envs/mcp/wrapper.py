@@ -73,11 +73,12 @@ class McpTools(Wrapper):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
         found = await self.env.reset(seed=seed, options=options)
-        if self._server is not None and not self._is_shared:
+        if self._server is not None and not (self._is_shared and self._server.is_usable):
             await self._end()
         if self._server is None:
-            self._server = self._new_server()
-            await self._server.start()
+            server = self._new_server()
+            await server.start()
+            self._server = server
         self._offered = self._chosen_of(self._server)
         self._task_id = found[1].get("task_id")
         self._counts = {"mcp_calls": 0, "mcp_errors": 0}
@@ -113,9 +114,9 @@ class McpTools(Wrapper):
         return self._counts
 
     async def _end(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.close()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
 
     def _call(self, call: Call) -> Any:
         assert self._server is not None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
+from agentgym_rl.data import derived_number
 from agentgym_rl.errors import ConfigError
 
 MAX_CYCLE = 100_000
@@ -26,8 +26,7 @@ class Order:
     def __init__(self, weights: Sequence[float], *, seed: int = 0) -> None:
         self._shares = _shares(weights)
         self._turns = _cycle(self._shares)
-        digest = hashlib.blake2b(f"mix/{seed}".encode(), digest_size=7).digest()
-        self._start = int.from_bytes(digest, "big") % len(self._turns)
+        self._start = derived_number(f"mix/{seed}", bits=56) % len(self._turns)
         # Who comes first in the seeded order begins with its task 0, wherever the cycle begins.
         self._skipped = Counter(member for member, _ in self._turns[: self._start])
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from agentgym_rl.data import without_end
+from agentgym_rl.data import CONTENT, content_of, without_end
 from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, Task, TaskSource, length_of
 
 from .members import Member
 from .order import Order
@@ -32,8 +32,9 @@ class MixTasks(TaskSource):
         if split not in get_args(Split):
             raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
         self._members = members
+        self._played = (split, seed, shuffle or split == "eval")
         self._sources = [member.tasks(split, seed=seed) for member in members]
-        self._lengths = [_length(source) for source in self._sources]
+        self._lengths = [length_of(source) for source in self._sources]
         for member, length in zip(members, self._lengths, strict=True):
             if length == 0:
                 raise ConfigError(f"mix: {member.name} has no {split} tasks")
@@ -57,7 +58,12 @@ class MixTasks(TaskSource):
     def describe(self) -> dict[str, Any]:
         named = zip(self._members, self._sources, strict=True)
         told = {member.name: source.describe() for member, source in named}
-        return {name: known for name, known in told.items() if known}
+        parts = [
+            [member.name, member.weight, told[member.name].get(CONTENT) or member.spec.to_json()]
+            for member in self._members
+        ]
+        content = content_of(*self._played, *parts)
+        return {name: known for name, known in told.items() if known} | {CONTENT: content}
 
     def _find_end(self) -> int | None:
         """The index behind the last task of those that come first in their member."""
@@ -90,10 +96,3 @@ def opened(task: object) -> tuple[str, Task]:
         case {"env": str(name), "id": str(id), "data": dict(data)}:
             return name, replace(task, id=id, data=data)
     raise EnvError(f"task {task.id} is none of a mix: its data must be env, id and data")
-
-
-def _length(source: TaskSource) -> int | None:
-    try:
-        return len(source)
-    except TypeError:  # infinite
-        return None

@@ -9,8 +9,7 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.task import Task
-from arl_envs.messages import text_of
-from arl_envs.tool_calls import listed, reply_to
+from agentgym_rl.tool_env import listed, reply_to, text_of
 
 from .actions import TOOL, ActionForm, form_of
 from .session import BadAction, Session, schema

@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.task import SeededTasks, Split, Task
+from agentgym_rl.tool_env import listed, reply_to, text_of
 from agentgym_rl.verifier import Called, VerifierHandle
-from arl_envs.messages import text_of
-from arl_envs.tool_calls import listed, reply_to
 
 from .datasets import check
 from .extract import final_answer

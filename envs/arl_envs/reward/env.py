@@ -9,7 +9,7 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
 from agentgym_rl.task import Split, Task, TaskSource
-from arl_envs.messages import text_of
+from agentgym_rl.tool_env import text_of
 
 from .options import Options
 from .scoring import Scorer
@@ -75,15 +75,21 @@ class RewardEnv(Env):
 
         Raises:
             EnvError: there is no episode, or the function failed: no reward is known.
+            InfraError: the pool failed, or the function crashed in it.
         """
         if self._task is None:
             raise EnvError("step without an episode: call reset first")
-        reward, components = await self._scorer.score(text_of(action), self._row)
+        score = await self._scorer.score(text_of(action), self._row)
         info: dict[str, Any] = {"task_id": self._task.id, "stop_reason": "answer"}
-        if components:
-            info |= {"reward_components": components, "metrics": dict(components)}
+        metrics = dict(score.components)
+        if self.uses_verifier:
+            metrics["verifier_timeouts"] = float(score.timed_out)
+        if score.components:
+            info["reward_components"] = score.components
+        if metrics:
+            info["metrics"] = metrics
         self._task = None
-        return Step([], reward, True, False, info)
+        return Step([], score.reward, True, False, info)
 
     async def close(self) -> None:
         await self._scorer.close()

@@ -45,8 +45,10 @@ class Options:
     a `thread`, for one that waits for something; or in the killable, locked-in `pool` of
     verifiers, for one that may hang or die."""
     timeout_s: float = 10.0
-    """Longest call; a longer one is the environment's failure, never a reward of 0. Only `pool`
-    can end a function that does not let go, and counts from when a worker takes it."""
+    """Longest call. A longer one is the environment's failure, never a reward of 0; in the `pool`,
+    which can end a function that does not let go, counts from when a worker takes it and tries
+    twice, a reply that takes too long (or too much memory) both times is worth 0 and counted
+    (`verifier_timeouts`)."""
 
     def __post_init__(self) -> None:
         for name in ("function", "prompt_field"):

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from agentgym_rl.errors import EnvError, InfraError
 from agentgym_rl.verifier import VerifierHandle, VerifierPool
 
 from .options import Options
+from .thread import in_a_thread
 
 
 class Score(NamedTuple):
     reward: float
     components: dict[str, float]
+    timed_out: bool = False
+    """The reply twice took the function too long, or too much memory: the pool ended it."""
 
 
 class Scorer:
-    """Scores replies with the function that `options` name. Failures are EnvErrors."""
+    """Scores replies with the function that `options` name."""
 
     def __init__(self, options: Options) -> None:
         self._function = options.reward_function()
         self._name = options.function
         self._executor = options.executor
         self._timeout_s = options.timeout_s
-        self._thread: ThreadPoolExecutor | None = None
         self._pool = VerifierHandle()
 
     def use_pool(self, pool: VerifierPool | None) -> None:
@@ -42,11 +42,12 @@ class Scorer:
 
         Raises:
             EnvError: the function failed, or returned no reward.
-            InfraError: the function said so itself, or the pool: the episode is played again.
+            InfraError: the function said so itself, or the pool, or it crashed there: the episode
+                is played again.
         """
         given = copy.deepcopy(dict(row))
         if self._executor == "pool":
-            return read_score(await self._in_pool(completion, given), self._name)
+            return await self._in_pool(completion, given)
         try:
             value = await self._here(completion, given)
         except InfraError:
@@ -56,25 +57,23 @@ class Scorer:
         return read_score(value, self._name)
 
     async def close(self) -> None:
-        """End thread and pool, if there are any of its own."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        """End the pool, if there is one of its own."""
         await self._pool.close()
 
     async def _here(self, completion: str, row: dict[str, Any]) -> Any:
-        if self._executor == "inline":
-            value = self._function(completion, row)
-            return await value if inspect.isawaitable(value) else value
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "reward")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._function, completion, row)
+        if self._executor == "thread":
+            return await in_a_thread(self._function, completion, row)
+        value = self._function(completion, row)
+        return await value if inspect.isawaitable(value) else value
 
-    async def _in_pool(self, completion: str, row: dict[str, Any]) -> Any:
+    async def _in_pool(self, completion: str, row: dict[str, Any]) -> Score:
         called = await self._pool.call(self._name, completion, row, timeout_s=self._timeout_s)
-        if called.status != "done":
-            raise EnvError(f"{self._name} in the verifier pool: {called.status}: {called.error}")
-        return called.value
+        if called.status == "done":
+            return read_score(called.value, self._name)
+        if called.status in ("timeout", "memory"):  # the reply's doing: others are scored
+            return Score(0.0, {}, timed_out=True)
+        error = InfraError if called.status == "crash" else EnvError
+        raise error(f"{self._name} in the verifier pool: {called.status}: {called.error}")
 
 
 def read_score(value: Any, name: str) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from agentgym_rl.env import Message, Step
@@ -10,6 +11,7 @@ from agentgym_rl.task import Split, Task
 from agentgym_rl.tool_env import ToolEnv
 
 from .answers import Verdict, is_question, judge
+from .goals import Ask
 from .levels import level_of
 from .oracle import solve
 from .problem import Problem, problem_of
@@ -18,16 +20,20 @@ from .source import ToolsTasks
 
 MAX_QUESTIONS = 3
 """That get a reply; the next one counts as the end."""
-NOTHING_TO_ADD = "I have said all there is to say."
+NEEDLESS = "Ask me only what is open."
+_NUMBER = re.compile(r"\d+")
 
 
 class ToolsEnv(Desk, ToolEnv):
     """Make a request; tool calls are carried out, a message without any is said to the user.
 
     The user replies to a question: a message that ends with "?". Any other message is the final
-    answer. The reward is 1 if all tables are as they should be, nothing was tried that is
-    refused and that nobody asked for, what the request leaves open was asked, and the answer
-    says the facts (`answers.py`); it comes with the last step only.
+    answer. The reward is 1 if all tables are as they should be, nothing was refused and no row
+    ever changed that nobody asked for, what the request leaves open was asked and nothing else,
+    and the answer says the facts (`answers.py`); it comes with the last step only.
+
+    Ask only what is open: who or what is meant is said once the tools have shown all that may
+    be. Any other question is needless, and costs the task.
 
     `level`: 1 to 5. From 2 on its knobs may be turned: `num_calls` of a perfect agent (1-6),
     `num_tables` (5-7), `distractors` (0-5), and the shares of requests with `ambiguity` and of
@@ -86,31 +92,52 @@ class ToolsEnv(Desk, ToolEnv):
         self._forget()
         Desk.__init__(self, Database(problem.image), problem.salt)
         self._problem = problem
-        self._questions = 0
+        self._asked, self._needless = False, 0
+        self._shown: set[str] = set()
         return [
             {"role": "system", "content": self._level.prompt},
             {"role": "user", "content": problem.request},
         ]
 
+    async def step(self, action: Message) -> Step:
+        step = await super().step(action)
+        for message in step.observation:
+            text = message["content"]
+            if message["role"] == "tool" and not text.startswith("error:"):
+                self._shown.update(_NUMBER.findall(text))
+        return step
+
     def finish(self, text: str) -> Step:
         """Reply to a question, or judge the end."""
         assert self._problem is not None
-        if is_question(text) and self._questions < MAX_QUESTIONS:
-            self._questions += 1
-            reply = self._problem.ask.reply if self._problem.ask else NOTHING_TO_ADD
-            return Step([{"role": "user", "content": reply}], 0.0, False, False, self._counted())
+        if is_question(text) and self._asked + self._needless < MAX_QUESTIONS:
+            reply: Message = {"role": "user", "content": self._reply(self._problem.ask)}
+            return Step([reply], 0.0, False, False, self._counted())
         verdict = judge(text, self._problem.facts)
         parts = {
             "answer": float(verdict is Verdict.OK),
             "state": float(self.database.state() == self._problem.end),
-            "asked_for": float(self.refused <= self._problem.refused),
-            "questions": float(self._problem.ask is None or self._questions > 0),
+            "asked_for": float(
+                self.refused <= self._problem.refused
+                and self.database.changed <= self._problem.changed
+            ),
+            "questions": float(
+                self._needless == 0 and self._asked == (self._problem.ask is not None)
+            ),
         }
         reward = float(all(parts.values()))
         if verdict is Verdict.OK and not reward:
             verdict = Verdict.WRONG
         judged = {"verifier": verdict.value, "reward_components": parts}
         return Step([], reward, True, False, self._counted() | judged)
+
+    def _reply(self, ask: Ask | None) -> str:
+        """What is open is said once, to who can see that it is."""
+        if ask is not None and not self._asked and ask.among <= self._shown:
+            self._asked = True
+            return ask.reply
+        self._needless += 1
+        return NEEDLESS
 
     def solve(self) -> list[Message] | None:
         return None if self._problem is None else solve(self._problem)
@@ -120,7 +147,7 @@ class ToolsEnv(Desk, ToolEnv):
         self._forget()
 
     def _counted(self) -> dict[str, Any]:
-        return {"metrics": {"questions": self._questions}}
+        return {"metrics": {"questions": self._asked + self._needless}}
 
     def _forget(self) -> None:
         if self._problem is not None:

@@ -19,8 +19,10 @@ class GoldCall:
 class Ask:
     """What a request leaves open: nobody can know it, so it must be asked for."""
 
+    among: frozenset[str]
+    """The numbers of all that may be meant: who has seen them knows that it is open."""
     after: int
-    """Calls that show it: then a perfect agent asks."""
+    """Calls that show them: then a perfect agent asks."""
     question: str
     reply: str
 

@@ -15,8 +15,9 @@ PROMPT = """\
 You work in the back office of a shop. Do what is asked by calling tools; change nothing else, \
 and try nothing else.
 What the shop's rules forbid, a tool refuses with a number (ref); then leave it undone.
-If the request leaves open who or what is meant, ask: a message that ends with a question mark \
-gets a reply.
+If a name turns out to be several customers', or a customer to have several orders, and the \
+request does not say which is meant, ask: a message that ends with a question mark gets a reply. \
+Ask nothing else.
 Your last message ends with one line: "Answer: done". If something was asked for, the line says \
 that instead; if something was refused, it says so with the number. Several are said in the order \
 of the request, as in "Answer: 349, refused 417"."""

@@ -14,7 +14,7 @@ from .by_name import by_name
 from .compose import Plan, composed
 from .goals import Ask, Goal, GoldCall
 from .levels import Level
-from .shop import WRITES, Database, Desk
+from .shop import WRITES, Database, Desk, Row
 from .shop.rules import Attempt, Refused, attempt_of
 from .world import World, draw
 
@@ -29,12 +29,14 @@ class Problem:
     """The world as it is found."""
     end: str
     """`Database.state` of the world as it is to be left."""
+    changed: frozenset[Row]
+    """What may be changed on the way: what the request is about."""
     facts: tuple[str, ...]
     refused: frozenset[Attempt]
     """What may be tried though it is refused: it was asked for."""
     calls: tuple[GoldCall, ...]
     ask: Ask | None
-    """What the request leaves open; who does not ask is not paid, however well guessed."""
+    """What the request leaves open; who does not ask, or asks anything else, is not paid."""
 
 
 @lru_cache(maxsize=128)  # a task is drawn, then played by a whole group
@@ -77,7 +79,7 @@ def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Pro
                 return None
             facts += [fact] if fact else []
             calls[attempt_of(goal.calls[-1].tool, goal.calls[-1].arguments)] = goal.calls[-1]
-        end, refused = database.state(), frozenset(desk.refused)
+        end, changed = database.state(), frozenset(database.changed)
     finally:
         database.close()
     return Problem(
@@ -85,8 +87,9 @@ def _played(world: World, salt: str, request: str, goals: Sequence[Goal]) -> Pro
         salt=salt,
         image=image,
         end=end,
+        changed=changed,
         facts=tuple(facts),
-        refused=refused,
+        refused=frozenset(desk.refused),
         calls=tuple(calls.values()),
         ask=goals[0].ask,
     )

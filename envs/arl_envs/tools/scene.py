@@ -63,24 +63,29 @@ class Scene:
         calls = (*who.calls, GoldCall("list_orders", {"customer": order.customer}))
         if self.open != "order":
             return Spoken(order.id, f"the order of {who.text} with the {thing}", calls, who.ask)
-        if len(self._orders(order.customer)) < 2:
+        among = frozenset(str(each.id) for each in self._orders(order.customer))
+        if len(among) < 2:
             return None
-        ask = Ask(len(calls), "Which of the orders do you mean?", f"The one with the {thing}.")
+        question, reply = "Which of the orders do you mean?", f"The one with the {thing}."
+        ask = Ask(among, len(calls), question, reply)
         return Spoken(order.id, f"the order of {who.text}", calls, ask)
 
     def _named(self, customer: int) -> Spoken | None:
         name, city = next((n, c) for key, n, c, _ in self.world.customers if key == customer)
         first = name.split()[0]
-        namesakes = [
-            c for key, n, c, _ in self.world.customers if n.split()[0] == first and key != customer
-        ]
-        told_apart = city not in namesakes
+        namesakes = {
+            key: c
+            for key, n, c, _ in self.world.customers
+            if n.split()[0] == first and key != customer
+        }
+        told_apart = city not in namesakes.values()
         by_first = (GoldCall("find_customer", {"name": first}),)
         if self.open == "customer":
             if not namesakes or not told_apart:
                 return None
-            reply = f"The {first} from {city}."
-            return Spoken(customer, first, by_first, Ask(1, f"Which {first} do you mean?", reply))
+            among = frozenset(map(str, [customer, *namesakes]))
+            question, reply = f"Which {first} do you mean?", f"The {first} from {city}."
+            return Spoken(customer, first, by_first, Ask(among, 1, question, reply))
         if told_apart and self.random.random() < (0.7 if namesakes else 0.2):
             return Spoken(customer, f"{first} from {city}", by_first)
         return Spoken(customer, name, (GoldCall("find_customer", {"name": name}),))

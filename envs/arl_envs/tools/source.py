@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, get_args
 
+from agentgym_rl.data import derived_number
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Split, Task, TaskSource
 from arl_envs.splits import split_of
@@ -33,7 +33,7 @@ class ToolsTasks(TaskSource):
         attempt = 0
         while True:  # half of all requests belong to either split
             key = f"{self._level.name}/{self._split}/{self._seed}/{index}/{attempt}"
-            seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=7).digest(), "big")
+            seed = derived_number(key, bits=56)
             request = problem_of(self._level, seed).request
             if split_of(request) == self._split:
                 data: dict[str, Any] = {"level": self._level.number, "request": request}

@@ -4,7 +4,8 @@ Its pins (mcp==2.0.0) are not ours, and what tasksets do is their own affair: so
 of whatever Python ARL_VERIFIERS_PYTHON names. Starting it takes seconds, so everything in this
 process that plays the same taskset shares one. It keeps nothing of an episode, ends after two
 minutes without a call, with this process or when a call takes too long, and is started again by
-the next.
+the next. Calls that may work for long have their turns, one after the other: the deadline of each
+counts from its own.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from typing import Any
 
 from agentgym_rl.errors import ConfigError, InfraError
 
-from .life import Life
+from .life import GRACE_S, Life
 
 VARIABLE = "ARL_VERIFIERS_PYTHON"
 START_TIMEOUT_S = 180.0
 IDLE_S = 120.0
-GRACE_S = 5.0
-"""It sees to deadlines itself; when it does not, it hangs, and is killed."""
+TURN_TIMEOUT_S = 600.0
+"""Longest wait for other calls, before one's own begins."""
+
+
+def longest_call_s(timeout_s: float) -> float:
+    """What a call with `timeout_s` may take: start, turn and grace included."""
+    return START_TIMEOUT_S + TURN_TIMEOUT_S + timeout_s + 2 * GRACE_S
 
 
 class Bridge:
@@ -41,31 +47,34 @@ class Bridge:
         self._lock = threading.Lock()
         self._life: Life | None = None
 
-    async def call(self, name: str, *, timeout_s: float, **args: Any) -> Any:
+    async def call(self, name: str, *, timeout_s: float, at_once: int = 1, **args: Any) -> Any:
         """What the function `name` of there.py returns.
+
+        `timeout_s` counts from when the call has its turn; `at_once` of those that may work for
+        long have theirs together.
 
         Raises:
             ConfigError: there is no verifiers, or it has or takes no such thing.
             EnvError: the taskset's own code raised.
-            InfraError: it took too long, or the process died.
+            InfraError: it took too long, had no turn in time, or the process died.
         """
-        life, future = self._sent(name, args, timeout_s)
+        life, future = self._sent(name, args, timeout_s, at_once)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await asyncio.wrap_future(life.ready)
-            async with asyncio.timeout(timeout_s + GRACE_S):
+            async with asyncio.timeout(TURN_TIMEOUT_S + timeout_s + GRACE_S):
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
-            raise self._hung(life, name, timeout_s) from error
+            raise self._late(life, name, timeout_s) from error
 
     def call_now(self, name: str, *, timeout_s: float, **args: Any) -> Any:
         """`call`, for those who cannot await it; blocks."""
-        life, future = self._sent(name, args, timeout_s)
+        life, future = self._sent(name, args, timeout_s, 1)
         try:
             life.ready.result(START_TIMEOUT_S)
-            return future.result(timeout_s + GRACE_S)
+            return future.result(TURN_TIMEOUT_S + timeout_s + GRACE_S)
         except TimeoutError as error:
-            raise self._hung(life, name, timeout_s) from error
+            raise self._late(life, name, timeout_s) from error
 
     def close(self) -> None:
         """End the process, if there is one; the next call starts another."""
@@ -75,13 +84,16 @@ class Bridge:
             life.end("it was closed")
             life.join()
 
-    def _sent(self, name: str, args: dict[str, Any], timeout_s: float) -> tuple[Life, Future[Any]]:
+    def _sent(
+        self, name: str, args: dict[str, Any], timeout_s: float, at_once: int
+    ) -> tuple[Life, Future[Any]]:
         with self._lock:
-            future = None if self._life is None else self._life.send(name, args, timeout_s)
-            if self._life is None or future is None:
-                self._life = self._started()
-                future = self._life.send(name, args, timeout_s)
-            life = self._life
+            life, future = self._life, None
+            if life is not None:
+                future = life.send(name, args, timeout_s=timeout_s, at_once=at_once)
+            if life is None or future is None:
+                life = self._life = self._started()
+                future = life.send(name, args, timeout_s=timeout_s, at_once=at_once)
         if future is None:
             raise InfraError(f"{' '.join(self._argv)} ended at once")
         return life, future
@@ -92,12 +104,16 @@ class Bridge:
         except OSError as error:
             raise InfraError(f"{' '.join(self._argv)} cannot be started: {error}") from error
 
-    def _hung(self, life: Life, name: str, timeout_s: float) -> InfraError:
-        why = (
-            f"{name} took more than {timeout_s:g} s"
-            if life.ready.done()
-            else f"it did not start in {START_TIMEOUT_S:g} s"
-        )
+    def _late(self, life: Life, name: str, timeout_s: float) -> InfraError:
+        if not life.ready.done():
+            why = f"it did not start in {START_TIMEOUT_S:g} s"
+        elif life.quiet_s() > timeout_s + GRACE_S:
+            why = f"nothing was heard of it for {life.quiet_s():.0f} s"
+        else:  # it works, for others
+            return InfraError(
+                f"verifiers: {name} had no turn in {TURN_TIMEOUT_S:g} s: too many replies are "
+                "scored at once for a scorer as slow as this; have fewer episodes at once"
+            )
         life.end(f"it was killed, because {why}")
         return InfraError(f"verifiers: {why}")
 

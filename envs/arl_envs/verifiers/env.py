@@ -11,10 +11,9 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.task import Split, Task
-from arl_envs.messages import text_of
-from arl_envs.tool_calls import listed, reply_to
+from agentgym_rl.tool_env import listed, reply_to, text_of
 
-from .bridge import bridge_to, interpreter
+from .bridge import bridge_to, interpreter, longest_call_s
 from .tasks import LIST_TIMEOUT_S, Source, TasksetTasks
 
 
@@ -27,16 +26,18 @@ class VerifiersEnv(Env):
     tasks are held out. Of an endless taskset, the first `num_tasks` are played.
 
     The reward is the taskset's sum of weighted rewards; `reward_range` is what `arl check` holds
-    it against. A reply may be scored for `timeout_s`. Tasksets that need tools, a user, a
-    container or a runtime are refused.
+    it against. A reply may be scored for `timeout_s`, which does not count the wait for others:
+    `scored_at_once` replies are scored together. More than one is right where the scorer waits, as
+    for a judge, and not where it works, as each would wait for the work of the others. Tasksets
+    that need tools, a user, a container or a runtime are refused.
 
     Raises:
-        ConfigError: there is no Python with verifiers; from `reset` and `task_source`: the
-            taskset is not there, does not take the config, or cannot be played.
+        ConfigError: there is no Python with verifiers, or `scored_at_once` is below 1; from
+            `reset` and `task_source`: the taskset is not there, does not take the config, or
+            cannot be played.
     """
 
     max_turns = 1
-    step_timeout_s = 300.0  # the first of a process waits for the package's import
 
     def __init__(
         self,
@@ -47,32 +48,24 @@ class VerifiersEnv(Env):
         eval_config: Mapping[str, Any] | None = None,
         num_tasks: int | None = None,
         timeout_s: float = 60.0,
+        scored_at_once: int = 1,
         reward_range: Sequence[float] | None = (0.0, 1.0),
     ) -> None:
+        if scored_at_once < 1:
+            raise ConfigError(f"scored_at_once: got {scored_at_once}, expected 1 or more")
         self._train, self._held_out = _sources(taskset, python, config, eval_config, num_tasks)
         self._bridge = bridge_to(taskset, self._train.python)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._at_once = timeout_s, scored_at_once
+        self.step_timeout_s = longest_call_s(max(timeout_s, LIST_TIMEOUT_S))
         self.reward_range = None if reward_range is None else (reward_range[0], reward_range[1])
         self._random = random.Random()
         self._task: Task | None = None
 
     @classmethod
-    def task_source(
-        cls,
-        split: Split,
-        *,
-        seed: int,
-        taskset: str = "",
-        python: str = "",
-        config: Mapping[str, Any] | None = None,
-        eval_config: Mapping[str, Any] | None = None,
-        num_tasks: int | None = None,
-        timeout_s: float = 60.0,
-        reward_range: Sequence[float] | None = (0.0, 1.0),
-    ) -> TasksetTasks:
+    def task_source(cls, split: Split, *, seed: int, **options: Any) -> TasksetTasks:
         """The tasks of `split`; the first call of a process blocks until the taskset is read."""
-        sources = _sources(taskset, python, config, eval_config, num_tasks)
-        return TasksetTasks(*sources, split, seed=seed)
+        env = cls(**options)
+        return TasksetTasks(env._train, env._held_out, split, seed=seed)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -106,14 +99,19 @@ class VerifiersEnv(Env):
 
         Raises:
             EnvError: there is no episode, or the taskset's code raised.
-            InfraError: scoring took too long, or its process died: nothing is known of the reply.
+            InfraError: scoring took too long, had no turn in time, or its process died: nothing is
+                known of the reply.
         """
         task, self._task = self._task, None
         if task is None:
             raise EnvError("step without an episode: call reset first")
         reply = text_of(action).encode("utf-8", "replace").decode()  # no lone surrogates over there
         found = await self._bridge.call(
-            "score", timeout_s=self._timeout_s, reply=reply, **self._where(task)
+            "score",
+            timeout_s=self._timeout_s,
+            at_once=self._at_once,
+            reply=reply,
+            **self._where(task),
         )
         missing = [name for name, value in found["rewards"].items() if value is None]
         if missing or not math.isfinite(found["reward"]):

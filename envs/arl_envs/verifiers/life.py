@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +20,8 @@ from agentgym_rl.errors import ConfigError, EnvError, InfraError
 
 _LAST_LINES = 8
 _EXIT_S = 5.0
+GRACE_S = 5.0
+"""It sees to deadlines itself; when it does not, it hangs, and is killed."""
 
 
 class Life:
@@ -38,6 +41,8 @@ class Life:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
         self.ready: Future[Any] = _future()
         self._waiting: dict[int, Future[Any]] = {0: self.ready}
+        self._limits: dict[int, threading.Timer] = {}
+        self._heard_at = time.monotonic()
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(  # a group of its own: Ctrl-C is for us to handle
             argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -48,17 +53,33 @@ class Life:
         for thread in (self._hearing, self._noting, self._writing):
             thread.start()
 
-    def send(self, call: str, args: Mapping[str, Any], timeout_s: float) -> Future[Any] | None:
-        """The answer to come; None: it is over. Never waits."""
+    def send(
+        self, call: str, args: Mapping[str, Any], *, timeout_s: float, at_once: int
+    ) -> Future[Any] | None:
+        """The answer to come; None: it is over. Never waits.
+
+        From when the call has its turn on it may take `timeout_s`; a process that then does not
+        answer is killed.
+        """
         future = _future()
         with self._lock:
             if self._over:
                 return None
             number = next(self._numbers)
             self._waiting[number] = future
-        request = {"id": number, "call": call, "args": args, "timeout_s": timeout_s}
+        request = {
+            "id": number,
+            "call": call,
+            "args": args,
+            "timeout_s": timeout_s,
+            "at_once": at_once,
+        }
         self._requests.put(json.dumps(request).encode() + b"\n")
         return future
+
+    def quiet_s(self) -> float:
+        """For how long nothing was heard of it."""
+        return time.monotonic() - self._heard_at
 
     def end(self, why: str) -> None:
         """Kill it and what it started; everybody who waits is told why. Does not wait."""
@@ -114,11 +135,29 @@ class Life:
                 except (ValueError, KeyError, TypeError):
                     self.end(f"it said what is no answer: {line[:80]!r}")
                     break
+                self._heard_at = time.monotonic()
+                self._limit(number, found)
+                if "started" in found:
+                    continue
                 with self._lock:
                     future = self._waiting.pop(number, None)
                 if future is not None:
                     _settle(future, found)
         self._ended()
+
+    def _limit(self, number: int, found: Mapping[str, Any]) -> None:
+        """The deadline of a call begins with its turn, and ends with its answer."""
+        with self._lock:
+            if (old := self._limits.pop(number, None)) is not None:
+                old.cancel()
+            limit_s = found.get("started")
+            if limit_s is None or self._over:
+                return
+            why = f"it was killed, because {found.get('call')} took more than {limit_s:g} s"
+            timer = threading.Timer(limit_s + GRACE_S, self.end, (why,))
+            timer.daemon = True
+            self._limits[number] = timer
+            timer.start()
 
     def _ended(self) -> None:
         with self._lock:
@@ -127,6 +166,8 @@ class Life:
             code = self._process.wait()
             waiting = list(self._waiting.values())
             self._waiting.clear()
+            for timer in self._limits.values():
+                timer.cancel()
         self._requests.put(None)
         self._noting.join(_EXIT_S)
         why = self._why or f"it ended by itself ({_how(code)})"

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentgym_rl.data.index import derived_number
+from agentgym_rl.data import derived_number
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Split, Task, TaskSource
 from arl_envs.splits import split_of

@@ -1,8 +1,12 @@
 """The other end: runs in the Python that has verifiers, and imports nothing of ours.
 
-A request is a line of JSON on standard input, {"id", "call", "args", "timeout_s"}; its answer one
-on what was standard output, {"id", "value"} or {"id", "error", "kind"}. Number 0, unasked, says
-that it is ready. Requests are answered concurrently; at the end of the input everything ends.
+A request is a line of JSON on standard input, {"id", "call", "args", "timeout_s", "at_once"}; its
+answer one on what was standard output, {"id", "value"} or {"id", "error", "kind"}. Number 0,
+unasked, says that it is ready. At the end of the input everything ends.
+
+What may work for long without a pause, scoring and reading a taskset, waits for its turn: `at_once`
+of them go on together. {"id", "started", "call"} says when a turn begins and how many seconds it
+may take, so that waiting for others is held against nobody.
 """
 
 # pyright: reportMissingImports=false
@@ -10,6 +14,7 @@ that it is ready. Requests are answered concurrently; at the end of the input ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -23,6 +28,8 @@ from importlib import metadata
 from typing import Any
 
 VERSION = "0.4"
+READ_S = 600.0
+"""A taskset may have to download its data."""
 Say = Callable[[dict[str, Any]], None]
 
 
@@ -56,10 +63,14 @@ _PLAYED: dict[str, Played] = {}
 
 
 def _played(taskset: str, config: dict[str, Any], num_tasks: int | None) -> Played:
-    key = json.dumps([taskset, config, num_tasks], sort_keys=True)
+    key = _key(taskset, config, num_tasks)
     if key not in _PLAYED:
         _PLAYED[key] = Played(taskset, config, num_tasks)
     return _PLAYED[key]
+
+
+def _key(taskset: str, config: dict[str, Any], num_tasks: int | None) -> str:
+    return json.dumps([taskset, config, num_tasks], sort_keys=True)
 
 
 # ---------------------------------------------------------------------- calls
@@ -181,16 +192,36 @@ def _trace(task: Any, prompt: list[dict[str, str]], reply: str) -> Any:
 
 # ---------------------------------------------------------------------- lines
 async def answer(request: dict[str, Any], say: Say) -> None:
-    limit = asyncio.timeout(request["timeout_s"])
+    is_quick = request["call"] != "score" and _key(**request["args"]["source"]) in _PLAYED
+    async with contextlib.nullcontext() if is_quick else _turn(request["at_once"]):
+        say({"id": request["id"], **await _answered(request, say)})
+
+
+_TURNS: dict[int, asyncio.Semaphore] = {}
+
+
+def _turn(at_once: int) -> asyncio.Semaphore:
+    return _TURNS.setdefault(at_once, asyncio.Semaphore(at_once))
+
+
+async def _answered(request: dict[str, Any], say: Say) -> dict[str, Any]:
+    def started(limit_s: float) -> None:
+        say({"id": request["id"], "started": limit_s, "call": request["call"]})
+
+    limit = asyncio.timeout(None)
     try:
+        if _key(**request["args"]["source"]) not in _PLAYED:
+            started(READ_S)
+            _played(**request["args"]["source"])
+        started(request["timeout_s"])
         async with limit:
-            found = {"value": await CALLS[request["call"]](**request["args"])}
+            limit.reschedule(asyncio.get_running_loop().time() + request["timeout_s"])
+            return {"value": await CALLS[request["call"]](**request["args"])}
     except Refused as error:
-        found = {"kind": "config", "error": str(error)}
+        return {"kind": "config", "error": str(error)}
     except Exception as error:  # the taskset's own code
         kind = "timeout" if limit.expired() else "env"
-        found = {"kind": kind, "error": "too slow" if limit.expired() else _words(error)}
-    say({"id": request["id"], **found})
+        return {"kind": kind, "error": "too slow" if limit.expired() else _words(error)}
 
 
 def _words(error: BaseException) -> str:

@@ -88,6 +88,7 @@ def test_who_knows_nothing_gets_nothing(world, name, reward):
         assert (step.reward, step.terminated) == (0.0, True), (what, step.info)
 
 
+@pytest.mark.slow
 def test_a_program_is_tried_then_submitted(world):
     task = task_of("count_runs")
     tried = said(call("print(6 * 7)"), call("1 / 0", id="c2"))

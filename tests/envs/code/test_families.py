@@ -91,6 +91,7 @@ def test_there_are_some_edges_but_not_too_many(family: Family):
         assert 3 <= len(family.edges(Draw(random.Random(0), family.largest, parameters))) <= 6
 
 
+@pytest.mark.slow
 @each_family
 def test_no_answer_is_a_good_guess(family: Family):
     rng = random.Random(family.name)

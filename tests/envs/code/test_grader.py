@@ -13,6 +13,8 @@ from tests.contracts.sandboxes import Opened
 
 from .losing import LosingBackend
 
+pytestmark = pytest.mark.slow
+
 CALL_TESTS = [CallTest([n], 2 * n) for n in (1, 2, 3, 0)]
 DOUBLES = Problem("Double it.", "double", CALL_TESTS, time_limit_s=1.0)
 TEXT_TESTS = [TextTest(f"{n} 2\n", f"{n + 2}\n") for n in range(4)]

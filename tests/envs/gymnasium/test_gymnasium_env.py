@@ -6,8 +6,11 @@ import json
 import gymnasium
 import pytest
 from arl_envs.gymnasium import SPEC
+from arl_envs.gymnasium.env import GymnasiumEnv
+from arl_envs.gymnasium.tasks import OpeningTasks
 from arl_envs.gymnasium.toy_text import words_of
 
+from agentgym_rl.data import derived_number
 from agentgym_rl.env import Env, Step
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.specs import EnvSpec
@@ -133,42 +136,57 @@ def test_the_time_limit_truncates():
     assert step.info["stop_reason"] == "max_episode_steps"
 
 
-def test_what_is_no_action_costs_a_turn_and_no_step():
+def test_what_is_no_action_is_a_random_one():
     wrong, right = play("FrozenLake-v1", ["up or so", "right"], is_slippery=False)
-    assert wrong.observation[0]["content"] == "Reply with one action: left, down, right, up."
+    asked, _, seen = wrong.observation[0]["content"].partition("\n")
+    assert asked.endswith("random one was taken. Reply with one action: left, down, right, up.")
+    assert seen.startswith("Row ")
     assert "up or so" in wrong.info["invalid_action"]
-    assert right.observation[0]["content"] == "Row 1, column 2."
     assert right.info["metrics"] == {"invalid_actions": 1}
 
 
-def test_nothing_but_nonsense_ends_too():
-    steps = play("CliffWalking-v1", ["?"] * 300)
-    assert (len(steps), steps[-1].truncated) == (200, True)
+@pytest.mark.parametrize("id", ["CliffWalking-v1", "Taxi-v4", "CartPole-v1"])
+def test_nonsense_is_worth_what_random_play_is(id):
+    steps = play(id, ["hm"] * 300, max_turns=1000)
+    assert steps == play(id, ["hm"] * 300, max_turns=1000)
+    assert steps != play(id, ["hm"] * 300, seed=2, max_turns=1000)
+    space = gymnasium.make(id).action_space
+    space.seed(derived_number("1/no action"))
+    numbers = [int(space.sample()) for _ in range(300)]
+    assert [s[1:4] for s in steps] == by_hand(id, numbers, seed=1)
+
+
+def test_nonsense_is_no_way_around_what_actions_cost():
+    assert sum(step.reward for step in play("CliffWalking-v1", ["?"] * 300)) < -13
 
 
 def test_tool_calls_are_answered():
     calls = [{"id": "a", "type": "function", "function": {"name": "left", "arguments": "{}"}}]
     (step,) = play("FrozenLake-v1", [{**said("left"), "tool_calls": calls}])
-    assert [(m["role"], m["tool_call_id"]) for m in step.observation] == [("tool", "a")]
+    assert [(m["role"], m.get("tool_call_id")) for m in step.observation] == [
+        ("tool", "a"),
+        ("user", None),
+    ]
+    assert "Row " in step.observation[1]["content"]
     assert "no tools" in step.info["invalid_action"]
 
 
 @pytest.mark.parametrize("text", ["\x00\ud800" * 1000, "x" * 1_000_000, "", " \n", "dow n"])
-def test_hostile_replies_are_refused(text):
+def test_hostile_replies_are_no_actions(text):
     (step,) = play("FrozenLake-v1", [text])
     assert step.info["invalid_action"]
     json.dumps(step.observation).encode()
 
 
 def test_text_actions():
-    wrong, right = play("toys/speller-v0", ["dab", " cab\n"])
+    (wrong,), (right,) = (play("toys/speller-v0", [reply]) for reply in ("dab", " cab\n"))
     assert "1 to 8 characters out of 'abc'" in wrong.observation[0]["content"]
     assert (right.reward, right.terminated) == (1.0, True)
 
 
 def test_multidiscrete_actions():
     replies = ["-1", "-1 1 0", "-2 1", "900000000 1", "left 1", "so:\n-1, 1"]
-    steps = play("toys/buttons-v0", replies)
+    steps = [play("toys/buttons-v0", [reply])[0] for reply in replies]
     assert [s.info.get("invalid_action", "") != "" for s in steps] == [True] * 5 + [False]
     assert steps[-1].reward == 1.0
 
@@ -252,3 +270,32 @@ def test_close_is_idempotent():
     env = SPEC.make(id="FrozenLake-v1")
     asyncio.run(env.close())
     asyncio.run(env.close())
+
+
+def opening(id: str, seed: int) -> str:
+    return json.dumps(GymnasiumEnv(id=id).reset(seed=seed)[0])
+
+
+@pytest.mark.parametrize("id", ["Taxi-v4", "Blackjack-v1"])
+def test_no_held_out_task_begins_like_a_training_task(id):
+    begun = {
+        split: {opening(id, SPEC.task_source(split, seed=1, id=id)[i].seed) for i in range(40)}
+        for split in ("train", "eval")
+    }
+    assert min(map(len, begun.values())) > 5
+    assert not begun["train"] & begun["eval"]
+
+
+def test_where_all_begin_alike_seeds_are_what_is_held_out():
+    train, held_out = (
+        {SPEC.task_source(split, seed=1, id="FrozenLake-v1")[i].seed for i in range(40)}
+        for split in ("train", "eval")
+    )
+    assert not train & held_out
+
+
+def test_too_few_beginnings_are_an_error():
+    source = OpeningTasks(lambda seed: "the same", "eval", seed=0)
+    other = OpeningTasks(lambda seed: "the same", "train", seed=0)
+    with pytest.raises(ConfigError, match="too few beginnings"):
+        _ = source[0], other[0]

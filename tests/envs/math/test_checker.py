@@ -82,6 +82,7 @@ def test_the_verifier_is_given_the_last_box() -> None:
 
 
 HUGE = ["9^{9^{9^{9}}}", "10^{10}!", "(" * 400 + "1" + ")" * 400, "(x+1)^{5000}", "1e99999999"]
+HUGE += [r"(1+i)\cdot 17e307x"]
 
 
 @pytest.mark.parametrize("gold", ["5", r"\sqrt{2}", "x+1", "(1,2)", r"\{1,2\}", "x>3", "x+y=1"])

@@ -171,6 +171,7 @@ _json = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), _json))
 def test_any_message_gets_an_answer(message: dict[str, Any]) -> None:

@@ -45,6 +45,11 @@ def test_formats_are_found_by_their_fields(name: str) -> None:
     assert FORMATS[name].item_of(row) == item
 
 
+def test_a_constant_may_stand_before_a_unit() -> None:
+    row = {"problem": "p", "answer": r"$12\pi \text{ cm}^2$"}
+    assert FORMATS["math"].item_of(row) == Item("p", row["answer"])
+
+
 def test_deepscaler_is_of_the_math_format() -> None:
     assert format_of(DEEPSCALER, "row 1") == "math"
     assert FORMATS["math"].item_of(DEEPSCALER) == Item("Tuple?", "(1, 2)")
@@ -133,7 +138,7 @@ def test_the_question_is_no_answer() -> None:
 
 @pytest.mark.slow
 def test_algebra_runs_in_a_pool_of_its_own() -> None:
-    step = _play(MathEnv(), SQRT, r"\boxed{\frac{6}{\sqrt{3}}}")
+    step = _play(MathEnv(), SQRT, r"\boxed{2\cdot 3^{1/2}}")
     assert (step.reward, step.info["verifier"]) == (1.0, "ok")
     assert step.info["verifier_ms"] > 0
 

@@ -1,6 +1,10 @@
-"""A real MCP server: `python server.py` speaks over stdio, `python server.py PORT` over HTTP."""
+"""A real MCP server: `python server.py` speaks over stdio, `python server.py PORT` over HTTP.
+
+`python server.py stubborn` speaks over stdio, and does not end when it is asked to.
+"""
 
 import os
+import signal
 import sys
 import time
 
@@ -51,7 +55,12 @@ def variable(name: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
-    else:
-        server.run("stdio")
+    match sys.argv[1:]:
+        case []:
+            server.run("stdio")
+        case ["stubborn"]:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            server.run("stdio")
+            time.sleep(600)
+        case [port]:
+            server.run("streamable-http", host="127.0.0.1", port=int(port))

@@ -1,6 +1,7 @@
 """The tools of a real MCP server on an environment, over stdio and over HTTP."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,13 @@ class Own(ToolEnv):
 
     def finish(self, text):
         return 1.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_unclosed():
+    """What was left open warns as it is collected: here, not in the middle of another test."""
+    yield
+    gc.collect()
 
 
 def made(**kwargs: Any) -> Env:
@@ -70,9 +79,23 @@ def texts(step: Step) -> list[str]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    port = free_port()
+    with serving(port):
+        yield address(port)
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return probe.getsockname()[1]
+
+
+def address(port: int) -> str:
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+@contextmanager
+def serving(port: int) -> Iterator[None]:
     with subprocess.Popen([*COMMAND, str(port)], stderr=subprocess.DEVNULL) as server:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
@@ -80,7 +103,7 @@ def url() -> Iterator[str]:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
             time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield
         server.kill()
 
 
@@ -178,6 +201,99 @@ def test_a_dead_server_stays_dead_until_the_next_episode():
 def test_a_server_that_does_not_start_is_infrastructure(command):
     with pytest.raises(InfraError, match="did not start"):
         played(made(command=command, start_timeout_s=5.0))
+
+
+@pytest.mark.slow
+def test_what_does_not_start_says_why():
+    command = [sys.executable, "-c", "raise SystemExit('not today')"]
+    with pytest.raises(InfraError, match="it said: not today"):
+        played(made(command=command))
+
+
+HANGING = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_start_that_hangs_is_ended_at_its_deadline():
+    before = _children()
+    with pytest.raises(InfraError, match=r"did not start in 0\.2 s"):
+        played(made(command=HANGING, start_timeout_s=0.2))
+    assert _children() == before
+
+
+def test_a_cancelled_start_leaves_nothing():
+    async def cancelled() -> int:
+        env, before = made(command=HANGING), len(asyncio.all_tasks())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await env.reset(seed=1)
+        return len(asyncio.all_tasks()) - before
+
+    before = _children()
+    assert asyncio.run(cancelled()) == 0
+    assert _children() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_cancels", [0, 1, 2])
+@pytest.mark.parametrize("command", [COMMAND, [*COMMAND, "stubborn"]], ids=["plain", "stubborn"])
+def test_a_server_that_does_not_want_to_end_is_ended(command, num_cancels):
+    async def closed() -> list[str]:
+        env = made(command=command)
+        await env.reset(seed=1)
+        closing = asyncio.create_task(env.close())
+        for _ in range(num_cancels):
+            await asyncio.sleep(0.02)
+            closing.cancel()
+        await asyncio.wait([closing])
+        return _children()
+
+    before = _children()
+    assert asyncio.run(closed()) == before
+
+
+@pytest.mark.slow
+def test_a_loop_that_ends_without_close_leaves_no_server():
+    before = _children()
+    asyncio.run(made(command=[*COMMAND, "stubborn"]).reset(seed=1))
+    assert _children() == before
+
+
+async def first_tick(env: Env, port: int) -> list[str]:
+    """Of a server that is there from now on; `env` is closed in the end."""
+    with serving(port):
+        await env.reset(seed=1)
+        step = await env.step(said(("tick", {})))
+        await env.close()
+    return texts(step)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_missed_at_each_reset():
+    port = free_port()
+    env = made(url=address(port), start_timeout_s=5.0)
+
+    async def play() -> list[str]:
+        for _ in range(2):
+            with pytest.raises(InfraError, match="did not start"):
+                await env.reset(seed=1)
+        return await first_tick(env, port)
+
+    assert asyncio.run(play()) == ["1"]
+
+
+@pytest.mark.slow
+def test_a_lost_connection_is_made_anew_at_the_next_reset():
+    port = free_port()
+    env = made(url=address(port), call_timeout_s=5.0)
+
+    async def play() -> list[str]:
+        with serving(port):
+            await env.reset(seed=1)
+        with pytest.raises(InfraError):
+            await env.step(said(("tick", {})))
+        return await first_tick(env, port)
+
+    assert asyncio.run(play()) == ["1"]
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ def broken(completion, row):
     return row["nothing"]
 
 
+def exhausted(completion, row):
+    return next(iter(()))
+
+
 def no_number(completion, row):
     return "good"
 
@@ -42,6 +46,19 @@ def infinite(completion, row):
 
 async def hanging(completion, row):
     await asyncio.sleep(60)
+
+
+def hanging_on_request(completion, row):
+    if completion == "hang":
+        HELD.wait(60)
+    return 1.0
+
+
+HELD = threading.Event()
+
+
+def hungry(completion, row):
+    return len(bytearray(1 << 40))
 
 
 def looping(completion, row):

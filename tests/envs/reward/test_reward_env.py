@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentgym_rl import EnvSpec, Step, make
-from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.registry import register, spec
 from agentgym_rl.wrappers import StepTimeout
+
+from . import functions
 
 HERE = f"{__name__.rpartition('.')[0]}.functions"
 ENV = "arl_envs.reward:SPEC"
@@ -85,19 +89,65 @@ def test_a_function_that_never_returns_is_the_environment_s_failure(data):
         scored("x", function="hanging", data=data, timeout_s=0.05)
 
 
+@pytest.mark.parametrize(("function", "said"), [("broken", "KeyError"), ("exhausted", "Runtime")])
+def test_what_a_thread_raises_is_told(data, function, said):
+    with pytest.raises(EnvError, match=said):
+        scored("x", function=function, data=data, executor="thread")
+
+
+def test_a_thread_that_hangs_is_left_behind(data):
+    async def play() -> float:
+        env = make(ENV, function=f"{HERE}:hanging_on_request", **options)
+        await env.reset(seed=1)
+        with pytest.raises(StepTimeout):
+            await env.step({"role": "assistant", "content": "hang"})
+        await env.reset(seed=1)
+        step = await env.step({"role": "assistant", "content": "more"})
+        await env.close()
+        return step.reward
+
+    options = {"data": data, "executor": "thread", "timeout_s": 0.5}
+    assert asyncio.run(play()) == 1.0
+    functions.HELD.set()
+
+
+@pytest.mark.slow
+def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process():
+    program = (
+        "import asyncio, time\n"
+        "from arl_envs.reward.thread import in_a_thread\n"
+        "async def main():\n"
+        "    async with asyncio.timeout(0.1):\n"
+        "        await in_a_thread(time.sleep, 600)\n"
+        "try:\n    asyncio.run(main())\nexcept TimeoutError:\n    print('over')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert ended.stdout == b"over\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("function", "said"),
-    [("looping", "timeout"), ("dying", "crash"), ("broken", "error: .*nothing")],
+    ("function", "kind", "said"),
+    [("dying", InfraError, "crash"), ("broken", EnvError, "error: .*nothing")],
 )
-def test_the_pool_survives_any_function(data, function, said):
-    with pytest.raises(EnvError, match=f"(?s){function} in the verifier pool: {said}"):
-        scored("x", function=function, data=data, executor="pool", timeout_s=0.5)
+def test_the_pool_survives_any_function(data, function, kind, said):
+    with pytest.raises(kind, match=f"(?s){function} in the verifier pool: {said}"):
+        scored("x", function=function, data=data, executor="pool", timeout_s=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["looping", "hungry"])
+def test_a_reply_that_hangs_the_pool_is_worth_nothing_and_counted(data, function):
+    step = scored("x", function=function, data=data, executor="pool", timeout_s=0.5)
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert step.info["metrics"] == {"verifier_timeouts": 1.0}
 
 
 @pytest.mark.slow
 def test_the_pool_scores_as_this_process_does(data):
-    assert scored("abc", data=data, executor="pool") == scored("abc", data=data)
+    there, here = scored("abc", data=data, executor="pool"), scored("abc", data=data)
+    assert there[:4] == here[:4]
+    assert there.info == here.info | {"metrics": {"verifier_timeouts": 0.0}}
 
 
 # ---------------------------------------------------------------- prompts and rows

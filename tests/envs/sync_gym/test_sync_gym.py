@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 
 import gymnasium
 import numpy as np
@@ -97,6 +98,15 @@ def test_what_is_registered_here_is_found():
     env = gymnasium.make("agentgym_rl:mine/counted-v3")
     assert env.reset(seed=0)[0] == [{"role": "user", "content": "0"}]
     env.close()
+
+
+def test_an_id_of_somebody_else_stays_theirs(caplog, monkeypatch):
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", gymnasium.registry)
+    gymnasium.register("lab/cart-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+    agentgym_rl.register("lab/cart-v0", f"{__name__}:Counted", force=True)
+    assert "Counted" not in gymnasium.spec("lab/cart-v0").entry_point
+    assert "will not know the environment lab/cart-v0" in caplog.text
 
 
 def test_ids_without_a_namespace_are_in_ours():
@@ -206,6 +216,17 @@ def test_nothing_is_left_behind():
         del env
         gc.collect()
     assert set(threading.enumerate()) == before
+
+
+def test_closed_and_played_again_it_leaves_nothing_more():
+    env = SyncGym(COUNTED)
+    kept = []
+    for _ in range(3):
+        env.reset()
+        kept.append(weakref.ref(env._loop))
+        env.close()
+    gc.collect()
+    assert [each() for each in kept] == [None] * 3
 
 
 def test_environments_that_run_programs_get_a_sandbox():

@@ -1,12 +1,13 @@
 """The tools environment: gold play, one thing wrong at a time, questions, tasks."""
 
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from arl_envs.tools.env import NOTHING_TO_ADD, ToolsEnv
+from arl_envs.tools.env import NEEDLESS, ToolsEnv
 from arl_envs.tools.levels import level_of
 from arl_envs.tools.problem import problem_of
 from arl_envs.tools.shop import WRITES
@@ -30,10 +31,9 @@ def test_gold_play_scores_one(level, split):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.timeout(900)
-def test_gold_play_scores_one_on_thousands(level):
+def test_gold_play_scores_one_on_hundreds(level):
     source = ToolsEnv.task_source("train", seed=11, level=level)
-    for task in (source[i] for i in range(2000)):
+    for task in (source[i] for i in range(500)):
         assert gold(started(task))[-1].reward == 1.0
 
 
@@ -114,14 +114,15 @@ def test_what_is_left_open_must_be_asked_however_well_it_is_guessed():
 
 
 def test_the_user_replies_to_questions_and_to_three_at_most():
-    env = started(tasks(3, 1, ambiguity=1.0)[0])
-    first, *more = [run(env.step(say("Which one?"))) for _ in range(4)]
-    assert first.observation[0]["content"].startswith("The ")
-    assert [step.terminated for step in more] == [False, False, True]
-    clear = started(tasks(3, 1, ambiguity=0.0)[0])
-    assert run(clear.step(say("Which one?"))).observation == [
-        {"role": "user", "content": NOTHING_TO_ADD}
-    ]
+    task = tasks(3, 1, ambiguity=1.0)[0]
+    env = started(task)
+    looked = itertools.takewhile(lambda m: m.get("tool_calls"), env.solve() or ())
+    for message in looked:
+        run(env.step(message))
+    *replied, last = [run(env.step(say("Which one?"))) for _ in range(4)]
+    assert [step.terminated for step in (*replied, last)] == [False, False, False, True]
+    first, *more = [step.observation[0]["content"] for step in replied]
+    assert (first[:4], more) == ("The ", [NEEDLESS, NEEDLESS])
 
 
 def test_an_answer_is_no_question():

@@ -51,6 +51,16 @@ def test_what_is_allowed_is_done(case, desk):
     assert not desk.refused
 
 
+def test_what_was_changed_is_noted_though_it_is_put_back(desk):
+    desk.set_phone(10, 12345)
+    assert desk.database.changed == set()
+    for phone in (99999, 12345):
+        desk.set_phone(10, phone)
+    desk.add_item(100, 20, 1)
+    noted = {("customers", 10), ("products", 20), ("lines", 100, 20)}
+    assert desk.database.changed == noted
+
+
 REFUSED = [
     *(("cancel_order", (order,), "order is ") for order in (101, 103, 104)),
     ("ship_order", (105,), "not paid"),

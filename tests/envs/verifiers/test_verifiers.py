@@ -52,11 +52,11 @@ def play(action: dict, task: Task | None = None, **options) -> tuple[list, Step]
     return asyncio.run(played(action, task, **options))
 
 
-def outcome(*replies: str, timeout_s: float = 3.0) -> list:
+def outcome(*replies: str, timeout_s: float = 3.0, **options) -> list:
     """Of episodes that are played at once: rewards, and types of errors."""
 
     async def all_of_them() -> list:
-        plays = [played(say(reply), timeout_s=timeout_s) for reply in replies]
+        plays = [played(say(reply), timeout_s=timeout_s, **options) for reply in replies]
         found = await asyncio.gather(*plays, return_exceptions=True)
         return [type(x) if isinstance(x, BaseException) else x[1].reward for x in found]
 
@@ -155,6 +155,24 @@ def test_a_task_that_asks_something_else_now_is_an_error(python):
 
 def test_failures_are_never_rewards_and_hurt_nobody_else(python):
     assert outcome("7", "raise", "nan", "wait") == [0.25, EnvError, EnvError, InfraError]
+
+
+def test_waiting_for_others_is_held_against_nobody(python):
+    assert outcome(*["work"] * 24, timeout_s=1.5) == [0.0] * 24
+
+
+def test_scorers_that_wait_may_do_so_together(python):
+    assert outcome("meet", "meet", timeout_s=30.0, scored_at_once=2) == [0.0, 0.0]
+
+
+def test_a_call_without_a_turn_in_time_is_infrastructure_and_ends_nothing(python, monkeypatch):
+    assert outcome("7", timeout_s=60.0) == [0.25]
+    life = bridge_to(TOY, bridge.interpreter(python))._life
+    monkeypatch.setattr(bridge, "TURN_TIMEOUT_S", -5.5)  # less grace and the call's own
+    assert InfraError in outcome(*["work"] * 8, timeout_s=1.5)
+    monkeypatch.undo()
+    assert outcome("7", timeout_s=60.0) == [0.25]
+    assert bridge_to(TOY, bridge.interpreter(python))._life is life
 
 
 @pytest.mark.parametrize("reply", ["hang", "die"])

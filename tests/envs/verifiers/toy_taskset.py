@@ -10,6 +10,9 @@ import verifiers.v1 as vf
 __all__ = ["SumTaskset"]
 
 
+meeting = asyncio.Barrier(2)
+
+
 class SumData(vf.TaskData):
     answer: int
 
@@ -26,6 +29,10 @@ class SumTask(vf.Task[SumData, vf.State, vf.TaskConfig]):
                 os._exit(3)
             case "hang":
                 time.sleep(600)  # noqa: ASYNC251 (it is what is tested)
+            case "work":
+                time.sleep(0.4)  # noqa: ASYNC251 (it is what is tested)
+            case "meet":
+                await meeting.wait()
             case "wait":
                 await asyncio.sleep(600)
             case "nan":

@@ -36,7 +36,7 @@ class Format(NamedTuple):
     item_of: Callable[[Row], Item]
 
 
-_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]*?)[ \t]*$", re.MULTILINE)
+_MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
 _BARE_BOX = re.compile(r"\\boxed[ \t]+([0-9A-Za-z]+)")
 
 
@@ -121,7 +121,7 @@ def _said(row: Row, name: str) -> str:
 def _item(row: Row, question: str, answer: str) -> Item:
     asked = text_field(row, question)
     try:
-        read(answer)
+        read(answer, asked)
     except Unreadable as error:
         raise RowRefused(f"the answer {shorten(answer)} cannot be read: {error}") from error
     return Item(asked, answer)

@@ -37,7 +37,9 @@ def compare(gold: str, answer: str, question: str = "") -> str:
         Unreadable: `answer` is no answer; the caller has found out before.
     """
     try:
-        right = Matcher(_leaf, _relation, question).match(read(gold), read(answer))
+        right = Matcher(_leaf, _relation, question).match(
+            read(gold, question), read(answer, question, gold)
+        )
     except GoldUnreadable:
         return "gold"
     return "ok" if right else "wrong"

@@ -47,15 +47,6 @@ def symbols(node: Node) -> frozenset[str]:
     return frozenset(at.name for at in walk(node) if at.op == "symbol")
 
 
-def canonical(node: Node) -> Node:
-    """`node` with the operands of sums and products in one order, and without sums in sums."""
-    args = [canonical(arg) for arg in node.args]
-    if node.op in ("sum", "product"):
-        flat = [part for arg in args for part in (arg.args if arg.op == node.op else (arg,))]
-        return Node(node.op, tuple(sorted(flat, key=repr)))
-    return Node(node.op, tuple(args), node.name, node.value)
-
-
 @dataclass(frozen=True, slots=True)
 class Numeral:
     """A rational number that is spelled out."""

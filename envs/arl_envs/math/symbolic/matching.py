@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from .expression import Node, number, numeral, symbols
+from .asked import asks_for, may_be_unsaid
+from .expression import Node, number, numeral, symbols, walk
 from .number_words import NUMBER_WORDS
 from .numeric import differ
 from .shapes import (
@@ -22,8 +23,8 @@ from .shapes import (
     Shape,
     Union,
     Words,
+    leaves,
 )  # fmt: skip
-from .units import asks_for
 
 Leaf = Callable[[Node, Node], bool]
 """Whether the second expression is a right answer where the first one is."""
@@ -119,7 +120,9 @@ class Matcher:
         if isinstance(gold, Named) and isinstance(answer, Named):
             return gold.name == answer.name and self.match(gold.value, answer.value)
         if isinstance(answer, Relation) or isinstance(gold, Relation):
-            ours, theirs = _equation(gold), _equation(answer)
+            if isinstance(gold, Named) and not any(map(symbols, leaves(gold))):
+                return False  # x = 5 is what 3x = 15 asks for
+            ours, theirs = equation(gold), equation(answer)
             return ours is not None and theirs is not None and self.match(ours, theirs)
         if isinstance(gold, Named):
             return self.match(gold.value, answer)
@@ -138,15 +141,19 @@ class Matcher:
 
     def _quantity(self, gold: Shape, answer: Shape) -> bool:
         """Units must be the same. One that the right answer has may go without saying, except
-        percent; one that it has not may be said only if the question asks for it."""
+        percent and dozens; one that it has not may be said only if the question asks for it."""
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
             return gold.unit == answer.unit and self.match(gold.value, answer.value)
         if isinstance(gold, Quantity):
-            if gold.unit == "percent" and not asks_for(self._question, "percent"):
-                return False
-            return self.match(gold.value, answer)
+            return may_be_unsaid(self._question, gold.unit) and self.match(gold.value, answer)
         assert isinstance(answer, Quantity)
+        if answer.unit == "degree" and any(at.name == "pi" for at in _nodes(gold)):
+            return False  # those are radians
         return asks_for(self._question, answer.unit) and self.match(gold, answer.value)
+
+
+def _nodes(shape: Shape) -> Iterator[Node]:
+    return (at for leaf in leaves(shape) for at in walk(leaf))
 
 
 def _is_shown(left: Node, right: Node) -> bool:
@@ -155,7 +162,7 @@ def _is_shown(left: Node, right: Node) -> bool:
     return worked and not differ(left, right)
 
 
-def _equation(shape: Shape) -> Relation | None:
+def equation(shape: Shape) -> Relation | None:
     """y = an expression, as an equation between y and it."""
     match shape:
         case Relation():

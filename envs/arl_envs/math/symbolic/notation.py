@@ -7,6 +7,8 @@ import re
 from .expression import Unreadable
 
 MAX_CHARS = 1000
+MAX_SPELLED = 2 * MAX_CHARS
+"""In one spelling: some signs are long commands there."""
 
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
@@ -73,13 +75,15 @@ def plain(text: str) -> str:
     r"""`text` without what does not matter: delimiters, spacing commands, a final period.
 
     Raises:
-        Unreadable: it is longer than `MAX_CHARS`, or its braces do not fit together.
+        Unreadable: it is too long, or its braces do not fit together.
     """
     text = text.strip()
     if len(text) > MAX_CHARS:
         raise Unreadable(f"longer than {MAX_CHARS} characters")
     text = re.sub(r"\\\\(?:\[[0-9.]+[a-z]{2}\])?", r"\\newline ", text)
     text = spelled(_undelimited(_unmarked(text)))
+    if len(text) > MAX_SPELLED:
+        raise Unreadable(f"longer than {MAX_SPELLED} characters when spelled out")
     if not balanced(text):
         raise Unreadable("braces that do not fit together")
     text = re.sub(r"(?<![.,;])[.,;]$", "", text).strip()
@@ -90,8 +94,14 @@ def spelled(text: str) -> str:
     """`text` in one spelling, whatever it is; of a question, too."""
     for sign, latex in _UNICODE.items():
         text = text.replace(sign, latex)
+    text = _single_spaced(text)
     for pattern, to in _REWRITES:
-        text = pattern.sub(to, text)
+        # A rewrite may leave spaces side by side, and patterns take long over runs of them.
+        text = _single_spaced(pattern.sub(to, text))
+    return text
+
+
+def _single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 

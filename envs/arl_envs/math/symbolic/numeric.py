@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from .expression import Node, symbols
 
 _LARGEST_FACTORIAL = 150
+_POINTS = 3
+_TINY, _HUGE = 1e-9, 1e100
 
 
 def differ(one: Node, other: Node) -> bool:
@@ -18,7 +20,7 @@ def differ(one: Node, other: Node) -> bool:
     False says nothing: they may be equal, or not be computable here.
     """
     names = sorted(symbols(one) | symbols(other))
-    for point in range(3):
+    for point in range(_POINTS):
         place = {name: _coordinate(name, point) for name in names}
         a, b = _value(one, place), _value(other, place)
         if a is None or b is None:
@@ -31,10 +33,40 @@ def differ(one: Node, other: Node) -> bool:
     return False
 
 
+Trace = tuple[complex | None, ...]
+"""What an expression comes to at some points; None: it is not known."""
+
+
+def trace(node: Node) -> Trace:
+    """At points that depend on the names of the variables alone."""
+    names = sorted(symbols(node))
+    found = [_value(node, {name: _coordinate(name, at) for name in names}) for at in range(_POINTS)]
+    return tuple(None if value is None or abs(value) > _HUGE else value for value in found)
+
+
+def agree(one: Trace, other: Trace) -> bool:
+    """Whether the values are the same, wherever both are known; they are somewhere."""
+    known = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+    return bool(known) and all(_close(a, b) for a, b in known)
+
+
+def proportional(one: Trace, other: Trace) -> bool:
+    """Whether the first values are the second ones times a number, wherever both are known."""
+    pairs = zip(one, other, strict=True)
+    ratios = [a / b for a, b in pairs if a is not None and b is not None and abs(b) > _TINY]
+    return len(ratios) > 1 and all(_close(ratio, ratios[0]) for ratio in ratios)
+
+
+def _close(a: complex, b: complex) -> bool:
+    scale = max(abs(a), abs(b))
+    return scale > _TINY and abs(a - b) <= _TINY * scale
+
+
 def _value(node: Node, place: Mapping[str, float]) -> complex | None:
     """Infinite where the numbers on the way are too large for floats; None where unknown."""
     try:
         value = evaluate(node, place)
+        abs(value)  # of two parts that are floats, and may be none itself
     except OverflowError:
         return complex(math.inf)
     except (ArithmeticError, ValueError):

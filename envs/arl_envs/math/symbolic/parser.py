@@ -16,7 +16,7 @@ from fractions import Fraction
 from .expression import Node, Unreadable, number
 from .tokens import END, Token, tokenize
 
-MAX_DEPTH = 40
+MAX_DEPTH = 50
 
 FUNCTIONS = frozenset(
     [
@@ -120,8 +120,7 @@ class _Parser:
             raise Unreadable(f"expected {text!r}, got {self.peek().text or 'the end'!r}")
 
     def sum(self, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+        _deeper(depth)
         terms = [self._term(depth)]
         while self.peek().text in ("+", "-"):
             self.skip("+")
@@ -135,11 +134,12 @@ class _Parser:
         return self._product(depth + 1)
 
     def _product(self, depth: int) -> Node:
-        factors = [self._power(depth)]
+        factors, level = [self._power(depth)], depth
         while True:
             if self.skip("*", "\\cdot", "\\times"):
                 factors.append(self._factor(depth))
             elif self.skip("/"):
+                level = _deeper(level)
                 above = _product(factors)
                 factors = [Node("quotient", (above, self._factor(depth)))]
             elif self._starts():
@@ -161,8 +161,10 @@ class _Parser:
         return token.kind in ("number", "letter") or token.text in _STARTS
 
     def _power(self, depth: int) -> Node:
-        node = self._atom(depth + 1)
+        node, level = self._atom(depth + 1), depth
         while True:
+            if self.peek().text in ("!", "^", "\\degree"):
+                level = _deeper(level)
             if self.skip("!"):
                 node = Node("factorial", (node,))
             elif self.skip("^"):
@@ -176,14 +178,18 @@ class _Parser:
 
     def _operand(self, depth: int) -> Node:
         """What `^`, `\\frac` and `\\sqrt` take: braces, or one token; of digits, the first."""
-        token = self.peek()
-        if token.kind == "number" and len(token.text) > 1 and token.whole:
-            digits = [Token("number", d, number(int(d)).value, True) for d in token.text]
-            self._tokens[self._at : self._at + 1] = digits
+        _deeper(depth)
+        self._split_digits(self._at)
         if self.peek().text == "-":
             self.take()
             return Node("negative", (self._operand(depth + 1),))
         return self._atom(depth + 1)
+
+    def _split_digits(self, at: int) -> None:
+        token = self._tokens[at] if at < len(self._tokens) else END
+        if token.whole and len(token.text) > 1:
+            digits = [Token("number", d, number(int(d)).value, True) for d in token.text]
+            self._tokens[at : at + 1] = digits
 
     def _exponent_free(self, depth: int) -> Node:
         """The argument of a function without parentheses: `\\sin 2x`, up to the next + or -."""
@@ -193,8 +199,7 @@ class _Parser:
         return _product(factors)
 
     def _atom(self, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+        _deeper(depth)
         token = self.take()
         if token.kind == "number":
             return self._number(token)
@@ -212,14 +217,28 @@ class _Parser:
 
     def _number(self, token: Token) -> Node:
         assert token.value is not None
-        if token.whole and self.peek().text == "\\frac":
-            start = self._at
-            self.take()
-            above, below = _whole(self._operand(0)), _whole(self._operand(0))
-            if above is not None and below is not None and above < below:
+        if token.whole and (match := self._fraction()) is not None:
+            above, below, end = match
+            if above < below:
+                self._at = end
                 return number(token.value + above / below)
-            self._at = start
         return Node("number", value=token.value, decimal=not token.whole)
+
+    def _fraction(self) -> tuple[Fraction, Fraction, int] | None:
+        """The whole numbers of the fraction that comes next, and where it ends."""
+        if self.peek().text != "\\frac":
+            return None
+        above, at = self._whole(self._at + 1)
+        below, at = self._whole(at)
+        return None if above is None or below is None else (above, below, at)
+
+    def _whole(self, at: int) -> tuple[Fraction | None, int]:
+        """The whole number at `at`, in braces or a single digit, and what comes after it."""
+        self._split_digits(at)
+        texts = [token.text for token in self._tokens[at : at + 3]]
+        braced = len(texts) == 3 and (texts[0], texts[2]) == ("{", "}")
+        token = self._tokens[at + braced] if texts else END
+        return token.value if token.whole else None, at + (3 if braced else 1)
 
     def _subscript(self) -> str:
         """_1, _{12}, _n: part of a variable's name."""
@@ -248,9 +267,9 @@ class _Parser:
         base: tuple[Node, ...] = ()
         exponent = None
         if self.skip("_"):
-            base = (self._operand(depth),)
+            base = (self._operand(depth + 1),)
         if self.skip("^"):
-            exponent = self._operand(depth)
+            exponent = self._operand(depth + 1)
         if self.peek().text in ("(", "{"):
             arguments = self._arguments(depth)
         else:
@@ -278,15 +297,15 @@ class _Parser:
     def _command(self, name: str, depth: int) -> Node:
         match name:
             case "\\frac":
-                return Node("quotient", (self._operand(depth), self._operand(depth)))
+                return Node("quotient", (self._operand(depth + 1), self._operand(depth + 1)))
             case "\\binom":
-                return Node("binomial", (self._operand(depth), self._operand(depth)))
+                return Node("binomial", (self._operand(depth + 1), self._operand(depth + 1)))
             case "\\sqrt":
                 degree = number(2)
                 if self.skip("["):
                     degree = self.sum(depth + 1)
                     self.expect("]")
-                return Node("root", (degree, self._operand(depth)))
+                return Node("root", (degree, self._operand(depth + 1)))
             case "\\text":  # a letter in another font
                 self.expect("{")
                 letter = self.take()
@@ -307,10 +326,11 @@ _GROUPS = {
 }
 
 
-def _whole(node: Node) -> Fraction | None:
-    """The whole number that stands there."""
-    value = node.value
-    return value if value is not None and value.denominator == 1 else None
+def _deeper(depth: int) -> int:
+    """One level more; what is read here is walked by functions that call themselves."""
+    if depth > MAX_DEPTH:
+        raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+    return depth + 1
 
 
 def _product(factors: list[Node]) -> Node:

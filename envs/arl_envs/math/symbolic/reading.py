@@ -21,6 +21,7 @@ from .shapes import (
     Union,
     Words,
 )
+from .spoken import marked
 from .units import split_unit
 
 MAX_DEPTH = 6
@@ -40,7 +41,7 @@ _BASED = re.compile(
 _CHOICE = re.compile(
     r"(?:\\text\{\s*)?\(\s*([A-Z])\s*\)(?:\s*\})?\.?\s*(.*)|\\text\{\s*([A-Z])[.)]?\s*\}|([A-Z])[.)]()"
 )
-_LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-]+[\w:.'-]+)*")
+_LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-][\w: ,.'-]+)?")  # linear: one class at a time
 _SHORT_WORDS = frozenset(
     [
         "yes",
@@ -77,13 +78,15 @@ _SHORT_WORDS = frozenset(
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
-def read(text: str) -> Shape:
+def read(text: str, question: str = "", gold: str = "") -> Shape:
     """The shape of an answer as it stands in its box.
+
+    `question`, and the right answer `gold`, tell bare units from variables.
 
     Raises:
         Unreadable: it is none that is understood.
     """
-    return read_plain(plain(text), 0)
+    return read_plain(marked(plain(text), question, gold), 0)
 
 
 def read_plain(text: str, depth: int) -> Shape:

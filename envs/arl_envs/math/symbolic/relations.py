@@ -61,6 +61,23 @@ def _shared(text: str, depth: int, read: Read) -> Shape | None:
     return None
 
 
+def relations_of(text: str) -> list[Relation]:
+    """The relations in `text`, two of them in a = b = c.
+
+    Raises:
+        Unreadable: one of the sides is not understood.
+    """
+    sides, found = split_top(text, _OPERATOR)
+    nodes = [parse(side) for side in sides] if found else []
+    return [_relation(nodes[at], op, nodes[at + 1]) for at, op in enumerate(found)]
+
+
+def _relation(left: Node, op: str, right: Node) -> Relation:
+    if op in _INVERSE:
+        left, op, right = right, _INVERSE[op], left
+    return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
+
+
 def _one(text: str, depth: int, read: Read) -> Shape:
     sides, found = split_top(text, _OPERATOR)
     if found == ["="]:
@@ -90,7 +107,7 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
     if op == "\\neq" and left.op == "symbol" and not symbols(right):
         both = Interval(Node("negative", (infinity,)), right, True, True)
         return Named(left.name, Union((both, Interval(right, infinity, True, True))))
-    return Relation(_OPS[op], left, right)  # pyright: ignore[reportArgumentType]
+    return _relation(left, op, right)
 
 
 def _name(text: str) -> str:

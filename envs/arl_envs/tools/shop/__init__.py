@@ -1,7 +1,7 @@
 """The shop: its tables, and the tools that work on them and enforce its rules."""
 
-from .database import TABLES, Database, Rows
+from .database import TABLES, Database, Row, Rows
 from .desk import WRITES, Desk, tools_of
 from .rules import Refused
 
-__all__ = ["TABLES", "WRITES", "Database", "Desk", "Refused", "Rows", "tools_of"]
+__all__ = ["TABLES", "WRITES", "Database", "Desk", "Refused", "Row", "Rows", "tools_of"]

@@ -11,6 +11,8 @@ from typing import Any
 
 Rows = Mapping[str, Sequence[Sequence[Any]]]
 """Rows by table."""
+Row = tuple[Any, ...]
+"""Which row: its table and what identifies it there."""
 
 SCHEMA = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, city TEXT, phone INTEGER);
@@ -24,6 +26,8 @@ CREATE TABLE appointments (id INTEGER PRIMARY KEY, customer INTEGER, day INTEGER
 CREATE TABLE tickets (id INTEGER PRIMARY KEY, customer INTEGER, subject TEXT, status TEXT);
 """
 TABLES = ("customers", "products", "orders", "lines", "payments", "appointments", "tickets")
+_KEYS = {table: 2 if table == "lines" else 1 for table in TABLES}
+"""The first columns of a table that identify a row."""
 
 
 class Database:
@@ -32,6 +36,8 @@ class Database:
     def __init__(self, image: bytes | None = None) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.deserialize(_empty() if image is None else image)
+        self.changed: set[Row] = set()
+        """What `run` ever made another, put back or not."""
 
     @classmethod
     def of(cls, rows: Rows) -> Database:
@@ -54,13 +60,18 @@ class Database:
         return self._connection.execute(query, values).fetchall()
 
     def run(self, statement: str, *values: Any) -> None:
-        """Change something."""
+        """Change something; `changed` has what became another."""
+        before = self._rows()
         self._connection.execute(statement, values)
+        self.changed |= {row[: 1 + _KEYS[row[0]]] for row in before ^ self._rows()}
 
     def state(self) -> str:
         """A digest of all rows of all tables, whatever their order."""
         found = {table: sorted(self.all(f"SELECT * FROM {table}")) for table in TABLES}
         return hashlib.blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+
+    def _rows(self) -> set[Row]:
+        return {(table, *row) for table in TABLES for row in self.all(f"SELECT * FROM {table}")}
 
     def close(self) -> None:
         """Forget it all; idempotent."""

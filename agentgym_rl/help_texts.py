@@ -1,0 +1,107 @@
+"""What `arl COMMAND --help` teaches, beside the flags themselves."""
+
+DESCRIPTION = """\
+Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
+
+  arl train --env math --agent react          the main job: a laptop CPU, a minute or two
+  arl eval  --run runs/NAME                   held-out reward of a finished run
+  arl eval  --engine openai --model NAME      the same of any model behind a URL
+  arl list                                    environments, agents, sandboxes, plugins included
+"""
+AUDIT = """\
+Was every trained token sampled by the very policy version recorded with it?
+
+Recomputes the log-prob of every trained token of a run, by a plain forward of
+its version at its recorded temperature, and compares it with what the engine
+reported while sampling. Needs a run made with --weights.keep_versions=all; a
+run that has not finished is audited as far as it got, undisturbed.
+
+float32: every token must agree within the limit (1e-3; engines agree to about
+1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ
+by more between correct kernels, so one wrong segment can go unnoticed there.
+
+Where rollout.interrupt is keep, tokens sampled after an update of their own
+request stand on KV of older weights: counted and reported apart, not judged.
+A control recomputes some tokens under the version before theirs: if that is
+within the limit too, versions hardly differ and the audit proves little.
+
+Tokens that fail are recomputed under neighbouring versions and at temperature
+1, to say what is wrong. Exit code: 0 passed, 1 failed, 2 nothing to audit.
+"""
+EVAL = """\
+Held-out reward of a model or a finished run, with the code that training runs.
+
+  arl eval --run runs/NAME                   what a run came to
+  arl eval --env math --model FOLDER_OR_ID   a model, on an engine started here
+  arl eval --env math --model gpt-4o-mini --engine openai
+                                             a model that somebody else serves
+
+--engine openai asks any OpenAI-compatible URL: --engine.base_url, with the /v1
+it has. The key comes from the environment: from OPENAI_API_KEY, or the variable
+that --engine.api_key_env names (empty: none is wanted). Agents never see it.
+eval.temperature and rollout.max_tokens are set on every request; a model that
+refuses one is sent others, --engine.send=temperature,max_completion_tokens say.
+The defaults are made for the tiny model: for another raise rollout.max_tokens,
+rollout.turn_timeout_s and rollout.episode_timeout_s.
+
+A failing endpoint is never a reward of 0: requests are sent again, episodes are
+played again, then the evaluation ends with an error. A wrong key, model or
+parameter ends it at once.
+"""
+NEW = """\
+Write a small package with an environment of your own; docs/environments.md explains
+what is in it.
+
+  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
+  pip install -e shop         from now on `arl list` shows shop-v0
+  arl check shop              does it keep what an environment promises?
+  arl train --env shop        trains at once, on the CPU
+"""
+REVERIFY = """\
+Would the environment, as it is today, pay what the recorded episodes were paid?
+
+Plays every episode that a run has recorded again: the same task, the same
+actions, in a new environment made from the run's configuration. No model is
+asked, and the run itself is only read. Rewards that differ are listed, with what
+the verifier says of them today; so are tool outputs that differ, and episodes
+that end elsewhere. What cannot be played again, as sandboxes fail, say, counts
+neither as changed nor as unchanged.
+
+  arl reverify runs/NAME --write new.jsonl    the old and the new rewards, a line each
+  arl reverify runs/NAME --env.options.level=2    in another environment
+
+Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
+"""
+DOCTOR = """\
+What of this machine works, and what to do where it does not.
+
+`arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
+kernel, daemon or account, one by one, and says what programs get there. The
+local backend never runs a program with less isolation than it promises: where
+a required probe fails it refuses to start, with the same lines. Where that is for
+want of namespaces, --sandbox.options.isolation=landlock tries what it can do instead.
+
+Exit code: 0 it works, 1 it does not.
+"""
+CHECK = """\
+Does an environment keep the contract? Criterion by criterion, with what to do.
+
+  arl check math                       a registered id, or name:value
+  arl check mine:MyEnv                 a class of the current folder, installed or not
+  arl check math --env.options.level=3 --tasks=10000
+  arl check --list                     the criteria, a line each
+
+Scripted agents play a few tasks: one says what solve() gives, one nothing, one
+repeats the question, one calls every tool with junk, others give bad answers
+and broken messages. Each criterion that fails says what was found and what to
+do; one that only follows from another waits for it. With --tasks=N they play N
+tasks each: the oracle must be paid in full, the others nothing.
+
+A sandbox is started where the environment needs one. Exit code: 0 it passes,
+1 it does not, 2 there is no such environment or criterion.
+"""
+KEYS = """\
+any key of the configuration can be set as --section.key=value, for example
+--rollout.max_staleness=1 --trainer.learning_rate=1e-4; examples/math.toml
+explains them all:
+"""

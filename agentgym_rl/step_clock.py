@@ -1,0 +1,123 @@
+"""The time a step may take, which stands still while the step waits for its turn with others.
+
+    Timeout ─ StepClock ◄── OffTheClock ─ the verifier pool's queue
+
+Who limits steps and who makes them wait need not know each other: the clock of the step under
+way is in a context variable, which tasks started by the step inherit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Self
+
+
+class StepClock:
+    """Of one environment, for one of its steps after the other."""
+
+    __slots__ = ("_left_s", "_limit", "_loop", "_outer", "_pauses", "_under_way")
+
+    def __init__(self) -> None:
+        self._outer: StepClock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._left_s = 0.0
+        self._pauses = 0
+        self._under_way = False
+
+    def enter(self) -> StepClock | None:
+        """A step begins; returns the clock of the step around it, for `leave`.
+
+        Few steps are inside another one, or find another clock here than the one their last step
+        left: the rest are spared what that costs.
+        """
+        self._under_way = True
+        found = _current.get()
+        if found is self:
+            return None
+        self._outer = found if found is not None and found._under_way else None
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:  # the step is driven by hand, so it cannot wait
+            self._loop = None
+        _current.set(self)
+        return self._outer
+
+    def leave(self, around: StepClock | None) -> None:
+        """The step has ended."""
+        self._under_way = False
+        self._limit = None
+        if around is not None:
+            _current.set(around)
+
+    def limit(self, timeout_s: float) -> asyncio.Timeout:
+        """What ends the step after `timeout_s` of its own time from now on."""
+        self._loop, self._left_s = asyncio.get_running_loop(), timeout_s
+        self._limit = asyncio.timeout(None if self._pauses else timeout_s)
+        return self._limit
+
+    def chain(self) -> list[StepClock]:
+        """It and those around it, of this event loop: another one's timers are not ours to set."""
+        found: list[StepClock] = []
+        clock: StepClock | None = self
+        while clock is not None and clock not in found:
+            found.append(clock)
+            clock = clock._outer
+        here = asyncio.get_running_loop()
+        return [clock for clock in found if clock._loop is here]
+
+    def pause(self) -> None:
+        self._pauses += 1
+        limit = self._running()
+        if limit is not None and (end := limit.when()) is not None:
+            self._left_s = end - asyncio.get_running_loop().time()
+            limit.reschedule(None)
+
+    def go_on(self) -> None:
+        """One pause is over; others may be left."""
+        self._pauses -= 1
+        limit = self._running()
+        if limit is not None and not self._pauses:
+            limit.reschedule(asyncio.get_running_loop().time() + self._left_s)
+
+    def _running(self) -> asyncio.Timeout | None:
+        limit = self._limit
+        return None if limit is None or limit.expired() else limit
+
+
+_current: ContextVar[StepClock | None] = ContextVar("step_clock", default=None)
+"""Of the step that this code runs in; where it runs in none, whatever the last one left."""
+
+
+class OffTheClock:
+    """A wait that takes nothing of the time of the step it is made in, if it is made in one.
+
+    The wait has to have a deadline of its own. `begin` and `end` can come in any order and number;
+    a `with` block is both.
+    """
+
+    __slots__ = ("_clock", "_stopped")
+
+    def __init__(self) -> None:
+        self._clock = _current.get()
+        self._stopped: list[StepClock] = []
+
+    def begin(self) -> None:
+        if self._clock is None or self._stopped:
+            return
+        self._stopped = self._clock.chain()
+        for clock in self._stopped:
+            clock.pause()
+
+    def end(self) -> None:
+        stopped, self._stopped = self._stopped, []
+        for clock in stopped:
+            clock.go_on()
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

@@ -1,0 +1,96 @@
+"""Answers that say what the question says: equal to the right answer, and nothing was done.
+
+`Simplify sqrt(12)`, `Expand (x+1)^2`, `Solve 3x+5=20`: where the question itself holds what has
+the value of the right answer, the work is to give it another form. An answer must then
+
+    be none of what the question says, whatever its order and spelling (see `canonical`), and
+    look like the right answer (see `form`), or else take fewer operations than the question's
+    expression; without variables, and where a form is asked for, it must look like it.
+
+A right answer that itself stands in the question asks for no other form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .question import Claim, Question, Stated, is_work, read_question
+from .symbolic.expression import symbols
+from .symbolic.forms import form, operations
+from .symbolic.leftover import leftover
+from .symbolic.matching import equation
+from .symbolic.shapes import Items, Named, Relation, Shape, leaves
+
+_FORM = re.compile(
+    r"factor|expand|multiply out|\bform\b|complet\w+ the square|partial fraction|slope-intercept"
+    r"|solve (?:[^.]{0,60} )?for\b|in terms of|isolate|subject of",
+    re.IGNORECASE,
+)
+
+
+def echoes(gold: Shape, answer: Shape, question: str) -> bool:
+    """Whether `answer` gives back what `question` says where `gold` is right."""
+    equations = list(_equations(answer))
+    nodes = [] if isinstance(answer, Relation) else list(filter(is_work, leaves(answer)))
+    if not equations and not nodes:
+        return False
+    asked = read_question(question)
+    wants_form = _FORM.search(question) is not None
+    golds = list(map(Stated, filter(is_work, leaves(gold))))
+    return any(_repeats(gold, one, asked, wants_form) for one in equations) or any(
+        _is_undone(golds, Stated(node), asked, wants_form) for node in nodes
+    )
+
+
+def _is_undone(golds: list[Stated], said: Stated, asked: Question, wants_form: bool) -> bool:
+    """Of an expression."""
+    if any(gold.node == said.node for gold in golds):
+        return False
+    if any(stated.node == said.node for stated in asked.expressions):
+        return True
+    ours = [gold for gold in golds if gold.equals(said)]
+    work = {kind for gold in ours for kind in leftover(gold.node)}
+    theirs = [
+        stated
+        for stated in asked.expressions
+        if stated.equals(said) and leftover(stated.node) <= work
+    ]
+    given = {stated.node for stated in theirs}
+    if not theirs or not ours or any(gold.node in given for gold in ours):
+        return False
+    if form(said.node) in {form(gold.node) for gold in ours}:
+        return False
+    fewest = min(operations(stated.node) for stated in theirs)
+    return wants_form or not said.names or operations(said.node) >= fewest
+
+
+def _equations(shape: Shape) -> Iterator[Relation]:
+    """The equations and inequalities between expressions, one or several."""
+    for part in shape.items if isinstance(shape, Items) else (shape,):
+        if (found := equation(part)) is not None:
+            yield found
+
+
+def _repeats(gold: Shape, said: Relation, asked: Question, wants_form: bool) -> bool:
+    """Of an equation or inequality."""
+    claim = Claim(said)
+    ours = [ours for right in _equations(gold) if (ours := Claim(right)).same(claim)]
+    if not ours or any(_look(right) == _look(claim) for right in ours):
+        return False
+    if wants_form and isinstance(gold, Named):
+        return True
+    given = [stated for stated in asked.claims if stated.same(claim)]
+    sides = [set(stated.sides) for stated in given]
+    return bool(given) and not any(set(right.sides) in sides for right in ours)
+
+
+def _look(claim: Claim) -> list[str]:
+    """What the sides look like; where a name stands alone, that is all that matters."""
+    left, right = claim.sides
+    order = ("<", ">") if claim.op.startswith("<") else ("", "")
+    for side, other, mark in ((left, right, order[0]), (right, left, order[1])):
+        if side.op == "symbol" and side.name not in symbols(other):
+            return [f"{side.name} {mark}"]
+    looks = [f"{mark}{form(side)}" for side, mark in zip(claim.sides, order, strict=True)]
+    return sorted(looks)

@@ -1,0 +1,206 @@
+"""What a question wants its answer in, so that saying so adds nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .spoken import said_in
+from .units import MEASURES, canonical, known, singular
+
+_LENGTHS = frozenset(("m", "cm", "mm", "km", "inch", "foot", "yard", "mile"))
+_TIMES = frozenset(("second", "minute", "hour", "day", "week", "month", "year"))
+_MASSES = frozenset(("g", "kg", "mg", "pound", "ounce", "ton"))
+_VOLUMES = frozenset(("liter", "ml", "gallon"))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\S+", text))
+
+
+_MAGNITUDES = _words(
+    "hundred thousand million billion trillion dozen pair score half third quarter fifth tenth"
+    " hundredth thousandth"
+)
+_STOPS = _words(
+    "do does did is are was were will would can could should must may might has have had to in on"
+    " at for with from by than that which who if when and or he she it they we you i there be been"
+    " left remain altogether , . ; : ? ! ("
+)
+_SKIPPED = _words(
+    "of the his her their these those my your our its more total additional extra other whole full"
+    " fewer less"
+)
+
+_SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
+_REQUEST = re.compile(r"\?|\b(?:find|determine|compute|calculate|express|convert|round|answer|how"
+                      r"|what|give your|give the)\b")  # fmt: skip
+_HOW_MANY = r"how many|(?:what (?:is|was)|find|determine|compute|calculate) the (?:\w+ )?number of"
+_WANTED = re.compile(
+    rf"\b(?P<count>{_HOW_MANY})\b|\b(?:how|what|which)\b"
+    r"|(?:^|[.,;:?!]\s*|\band\s+)(?:find|determine|compute|calculate)\b"
+)
+_TOKEN = re.compile(r"[a-z0-9'’$\\-]+|[,.;:?!(/]")
+_NAMED_IN = re.compile(r"\b(?:in|into|to)\s+(?=[a-z])")
+_NEAREST = re.compile(r"nearest (?:whole |\w+ of an? )?([a-z]+)")
+_PERCENT = re.compile(
+    r"\b(?:what|which|the|an?|in|nearest)\s+(?:(?!\w*(?:ty|teen|ten|five)\b)[a-z]+\s+)?percent"
+)
+_MONEY_SIGNS = {
+    "dollar": r"\\\$|\bdollars?\b"
+    r"|\$ ?[0-9][0-9,]*(?:\.[0-9]+)?(?:[\s.,;:?!)/](?!\s*[-+*=<>\\^])|$)",
+    "cent": r"\bcents?\b|¢",
+    "euro": r"€|\beuros?\b",
+    "pound": r"£|\\pounds",
+}
+_MONEY = re.compile(
+    r"how much (?:more |less |total |in total )?(?:money|profit|change|cash|does|did|do|will|would"
+    r"|is|are|was|were|should|can|could|has|have|had|it|the|he|she|they|each|in)\b"
+    r"|how much\s*[?.]?\s*$"
+    r"|\b(?:costs?|price|pay|paid|profit|earn|earnings|earned|spend|spent|money|salary|income"
+    r"|revenue|change|owe|bill|worth|charged?|saved?|tip|wages?|budget|discount|tax|fare|fee|loss)\b"
+)
+_NO_MONEY = re.compile(
+    r"^how (?:many|long|far|old|tall|fast|often|heavy|high)|^how much (?:time|longer|weight)|weigh"
+    r"|percent|fraction|ratio|probability|^what time|angle"
+)
+_KINDS = re.compile(
+    r"\b(?:(?P<area>area)|(?P<volume>volume|capacity)|(?P<speed>how fast|speed|velocity)"
+    r"|(?P<mass>weigh|mass\b|heavy|heavier)|(?P<age>how old|ages?\b)"
+    r"|(?P<long>how long|how much (?:more |less )?time|how much longer)"
+    r"|(?P<length>how (?:far|tall|high|deep|wide)|distance|length|height|width|depth|perimeter"
+    r"|circumference|radius|diameter|hypotenuse|altitude|side)"
+    r"|(?P<angle>angle|degree))|(?P<sign>\\angle|\\circ|°)"
+)
+
+
+def may_be_unsaid(question: str, unit: str) -> bool:
+    """Whether an answer without the right one's `unit` says the same."""
+    if unit == "percent":
+        return asks_for(question, "percent")
+    return not _MAGNITUDES & set(unit.split()) or asks_for(question, unit)
+
+
+def asks_for(question: str, unit: str) -> bool:
+    """Whether `question` wants its answer in `unit`; in doubt it does not."""
+    asked = _asked(question)
+    above, _, below = unit.partition("/")
+    if below and re.search(rf"\b(?:per|each|every|an?|one)\s+{below}", asked.wanted):
+        return asks_for(question, above) or unit in asked.counted
+    if asked.counts:
+        return unit in asked.counted
+    if asked.unit:
+        return unit == asked.unit
+    if unit == "percent":
+        return bool(_PERCENT.search(asked.text))
+    if unit in _MONEY_SIGNS and _is_money(question.lower(), asked, unit):
+        return True
+    return _is_kind(question, asked, unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    text: str
+    """The sentences that ask, lower case."""
+    wanted: str
+    """The last thing that is asked."""
+    counts: bool
+    """It is how many there are of something."""
+    counted: frozenset[str]
+    """Of what, in every way it may be said."""
+    unit: str
+    """The last unit that is named: in hours, to the nearest mile."""
+
+
+@lru_cache(maxsize=256)
+def _asked(question: str) -> _Asked:
+    lower = " ".join(re.sub(r"\\text\w*\{|\\math\w+\{|[}~]", " ", question.lower()).split())
+    sentences = _SENTENCE.split(lower)
+    text = " ".join(one for one in sentences if _REQUEST.search(one)) or lower
+    last = None
+    for match in _WANTED.finditer(text):
+        last = match
+    wanted = text[last.start() :].lstrip(" ,.;:?!") if last else text
+    counts = bool(last and last["count"])
+    counted = _counted(text[last.end() :], question) if last and counts else frozenset[str]()
+    named = [_measure(_tokens(text[match.end() :]), 0)[0] for match in _NAMED_IN.finditer(text)]
+    named += [known(match[1]) for match in _NEAREST.finditer(text)]
+    unit = next((one for one in reversed(named) if one), "")
+    return _Asked(text, wanted, counts, counted, unit)
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text[:200])[:12]
+
+
+def _measure(words: list[str], at: int) -> tuple[str, int]:
+    """The unit of measure that `words` name from `at` on, and where it ends; "" if none.
+
+    One of them, written out, is none: a dollar bill, the second week.
+    """
+    start = at
+    if words[at : at + 1] and words[at] in ("square", "cubic", "sq", "cu"):
+        at += 1
+    if at >= len(words) or words[at] in ("in", "am", "pm") or not (unit := known(words[at])):
+        return "", start
+    if words[at] == unit and unit in _ONES:
+        return "", start
+    at += 1
+    if words[at : at + 1] in (["per"], ["/"]) and at + 1 < len(words):
+        at += 2
+    return canonical(" ".join(words[start:at]).replace(" / ", "/")), at
+
+
+_ONES = MEASURES - {"m", "cm", "mm", "km", "g", "kg", "mg", "ml", "percent"}
+"""Words for one: a unit of measure has an s, or is short."""
+
+
+def _counted(text: str, question: str) -> frozenset[str]:
+    """What stands behind `how many`; if that is no noun, what the question counts elsewhere."""
+    words, run, plural, at = _tokens(text), list[str](), False, 0
+    while at < len(words) and words[at] not in _STOPS and len(run) < 5:
+        word = words[at]
+        unit, after = _measure(words, at)
+        if unit:
+            match words[after : after + 2]:
+                case ["of", noun]:
+                    return frozenset((unit, f"{unit} of {singular(noun)}"))
+            return frozenset((unit,))
+        if (run or word not in _SKIPPED) and re.fullmatch(r"[a-z'’-]+", word):
+            run.append(known(word) or singular(word))
+            plural = plural or singular(word) != word
+        at = max(after, at + 1)
+    if not plural:
+        nouns = re.findall(r"[0-9]\s+([a-z]+)", question.lower())
+        others = {canonical(noun) for noun in nouns if singular(noun) != noun}
+        run += others if len(others) == 1 else ()
+    ends = range(1, len(run) + 1)
+    said = {" ".join(run[start:end]) for end in ends for start in range(end)}
+    return frozenset(said if not plural else said - MEASURES)  # dollar bills are no dollars
+
+
+def _is_money(question: str, asked: _Asked, unit: str) -> bool:
+    """Whether a price is asked for, and nothing else than `unit` is a currency here."""
+    used = {name for name, sign in _MONEY_SIGNS.items() if re.search(sign, question)}
+    wanted = asked.wanted
+    return used == {unit} and bool(_MONEY.search(wanted)) and not _NO_MONEY.search(wanted)
+
+
+def _is_kind(question: str, asked: _Asked, unit: str) -> bool:
+    """Whether `unit` is the only one in the question that measures what is asked for."""
+    match = _KINDS.search(asked.wanted)
+    kind = match.lastgroup if match else None
+    base, _, power = unit.partition("^")
+    if kind in ("angle", "sign"):
+        return unit == "degree" and "radian" not in question.lower()
+    powers = {"length": "", "area": "2", "volume": "3"}
+    units = said_in(question).units
+    if kind in powers and power == powers[kind] and (base == "unit" or base in _LENGTHS):
+        return base == "unit" or units & _LENGTHS == {base}
+    if kind == "speed":
+        return "/" in unit and units & (_LENGTHS | _TIMES) == set(unit.split("/"))
+    if kind == "age":
+        return unit == "year" and units & _TIMES <= {"year"}
+    allowed = {"volume": _VOLUMES, "mass": _MASSES, "long": _TIMES | _LENGTHS}.get(kind or "")
+    return allowed is not None and unit in allowed and units & allowed == {unit}
