@@ -24,6 +24,7 @@ from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
 from .errors import ApiError, bad_request, engine_failed, session_closed, turn_timed_out
+from .parsers import for_model
 from .replies import Reply
 from .requests import parse_request
 from .sessions import Session, SessionTable
@@ -118,6 +119,7 @@ class GatewayApp(SessionApp):
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
+        self._parsers = for_model(chat, config)
 
     async def answer(self, session: Session, body: bytes, stream: EventStream) -> bytes | None:
         request = parse_request(body)
@@ -126,7 +128,7 @@ class GatewayApp(SessionApp):
             request,
             self._chat,
             max_model_len=self._max_model_len,
-            parser=self._config.tool_parser,
+            parsers=self._parsers,
         )
         head = Reply(f"chatcmpl-{turn.id}", model=self._model_name)
         if request.stream:

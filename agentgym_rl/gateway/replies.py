@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from .parsers import Event
+from .messages import reasoning_keys
+from .parsers import Event, Reasoning
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,9 +71,11 @@ def error_event(body: Mapping[str, Any]) -> bytes:
 
 
 def delta_of(event: Event, position: int, *, id: str) -> dict[str, Any]:
-    """What a client appends: a piece of content, or a whole tool call."""
+    """What a client appends: a piece of content or of reasoning, or a whole tool call."""
     if isinstance(event, str):
         return {"content": event}
+    if isinstance(event, Reasoning):
+        return reasoning_keys(event.text)
     function = {"name": event.name, "arguments": event.arguments}
     call = {"index": position, "id": id, "type": "function", "function": function}
     return {"tool_calls": [call]}

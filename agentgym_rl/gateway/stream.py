@@ -8,6 +8,7 @@ from agentgym_rl.asgi import Send
 from agentgym_rl.engine import Sampler
 
 from .errors import ApiError
+from .parsers import ToolCall
 from .replies import DONE, Reply, delta_of, error_event
 from .turn import Turn
 
@@ -51,7 +52,7 @@ async def stream_turn(turn: Turn, sampler: Sampler, reply: Reply, stream: EventS
                 chunks.append(reply.chunk({"role": "assistant", "content": ""}))
             for event in events:
                 delta = delta_of(event, position, id=turn.call_id(position))
-                position += not isinstance(event, str)
+                position += isinstance(event, ToolCall)
                 chunks.append(reply.chunk(delta))
             if chunks:
                 await stream.write(b"".join(chunks))

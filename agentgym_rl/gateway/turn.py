@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
 
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
-from .messages import call_id
-from .parsers import Event, HermesParser, TextParser, ToolCall
+from .messages import call_id, reasoning_keys
+from .parsers import PROMPT_END_TOKENS, Event, Parser, ParserFactory, Reasoning, ToolCall
 from .prompts import prepare_context
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
 from .tree import Context, Sample
-
-ParserName = Literal["hermes", "none"]
 
 
 class Turn:
@@ -35,7 +33,7 @@ class Turn:
         context: Context,
         prompt: list[int],
         sampling: SamplingParams,
-        parser: TextParser,
+        parser: Parser,
     ) -> None:
         self.session = session
         self.request = request
@@ -52,6 +50,7 @@ class Turn:
         self._held: list[int] = []
         self._finish: FinishReason | None = None
         self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
 
     async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
@@ -157,6 +156,8 @@ class Turn:
         for event in events:
             if isinstance(event, str):
                 self._content.append(event)
+            elif isinstance(event, Reasoning):
+                self._reasoning.append(event.text)
             elif self.request.one_call and self._calls:
                 continue
             else:
@@ -166,8 +167,9 @@ class Turn:
 
     def _message(self) -> dict[str, Any]:
         content = "".join(self._content)
+        thoughts = reasoning_keys("".join(self._reasoning))
         if not self._calls:
-            return {"role": "assistant", "content": content}
+            return {"role": "assistant", "content": content, **thoughts}
         calls = [
             {
                 "id": self.call_id(position),
@@ -176,7 +178,7 @@ class Turn:
             }
             for position, call in enumerate(self._calls)
         ]
-        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": calls}
 
 
 async def open_turn(
@@ -185,7 +187,7 @@ async def open_turn(
     chat: ChatFormat,
     *,
     max_model_len: int,
-    parser: ParserName,
+    parsers: ParserFactory,
 ) -> Turn:
     """Check a request against the session's policy and prepare what the engine is fed.
 
@@ -212,7 +214,6 @@ async def open_turn(
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
     )
-    reads_calls = request.calls and parser == "hermes"
     return Turn(
         session,
         request,
@@ -221,7 +222,9 @@ async def open_turn(
         context=context,
         prompt=prompt,
         sampling=sampling,
-        parser=HermesParser() if reads_calls else TextParser(),
+        parser=parsers(
+            request.tools if request.calls else None, chat.text(prompt[-PROMPT_END_TOKENS:])
+        ),
     )
 
 
