@@ -47,9 +47,7 @@ def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
     thinks = config.reasoning_parser == "think" or (
         config.reasoning_parser == "auto" and CLOSE in chat.template.source
     )
-    _log.info(
-        "tool calls are read as %s, thoughts as %s", family, "think" if thinks else "content"
-    )
+    _log.info("tool calls are read as %s, thoughts as %s", family, "think" if thinks else "content")
     make = FAMILIES.get(family)
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:

@@ -1,8 +1,8 @@
 """Hermes and Qwen3: a JSON object in a block.
 
-    Let me see. <tool_call>
-    {"name": "calculator", "arguments": {"expression": "3*4"}}
-    </tool_call>
+Let me see. <tool_call>
+{"name": "calculator", "arguments": {"expression": "3*4"}}
+</tool_call>
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Qwen3-Coder and Qwen3.5: tags in a block, and values without quotes or types.
 
-    <tool_call>
-    <function=calculator>
-    <parameter=expression>
-    3*4
-    </parameter>
-    </function>
-    </tool_call>
+<tool_call>
+<function=calculator>
+<parameter=expression>
+3*4
+</parameter>
+</function>
+</tool_call>
 """
 
 from __future__ import annotations

@@ -18,12 +18,15 @@ from agentgym_rl.errors import ConfigError
 
 from .events import Event, Parser, Reasoning, ToolCall
 from .hermes import NAME
+from .long_spaces import LongSpaces
 from .schemas import properties_of, value_json
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _CALLS = "tool_calls"
-_PAUSE = 32
-"""transformers copies all it was fed at every step, so steps grow with the text: a 32nd of it."""
+_STEP = 512
+_STEP_SHARE = 32
+"""transformers copies all it was fed at every step, so steps grow with the text, to a 32nd of it;
+and it takes time quadratic in a step, so they are no longer."""
 
 
 class ResponseTemplate:
@@ -80,7 +83,8 @@ class ResponseTemplate:
 class ResponseTemplateParser(Parser):
     """Reasoning, content and calls as the template has them, streamed but for calls.
 
-    `tools`: None if calls are not to be read; they are content then.
+    A call that never closes is read as if it closed at the end. `tools`: None if calls are not
+    to be read; they are content then.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class ResponseTemplateParser(Parser):
         self._stream = template.stream(prompt_end, calls=tools is not None)
         self._waiting: list[str] = []
         self._num_waiting = self._num_fed = 0
+        self._spaces = LongSpaces()
         self._gap = ""
         self._said: set[str] = set()  # fields that have text
         self._region = ""
@@ -105,20 +110,26 @@ class ResponseTemplateParser(Parser):
     def feed(self, text: str) -> list[Event]:
         self._waiting.append(text)
         self._num_waiting += len(text)
-        if self._num_waiting * _PAUSE < self._num_fed:
+        if self._num_waiting * _STEP_SHARE < self._num_fed:
             return []
-        return self._step()
+        return self._go_on()
 
     def finish(self) -> list[Event]:
-        events = self._step()
+        events = self._go_on()
         _, regions = self._stream.finalize()
         return events + self._events(regions)
 
-    def _step(self) -> list[Event]:
+    def _go_on(self) -> list[Event]:
         text = "".join(self._waiting)
-        self._num_fed += self._num_waiting
         self._waiting, self._num_waiting = [], 0
-        return self._events(self._stream.feed(text))
+        events: list[Event] = []
+        at = 0
+        while at < len(text):
+            step = text[at : at + max(_STEP, self._num_fed // _STEP_SHARE)]
+            events += self._events(self._stream.feed(self._spaces.hide(step)))
+            self._num_fed += len(step)
+            at += len(step)
+        return events
 
     def _events(self, regions: Sequence[Mapping[str, Any]]) -> list[Event]:
         events: list[Event] = []
@@ -129,10 +140,11 @@ class ResponseTemplateParser(Parser):
             elif kind == "region_close":
                 self._gap = ""
                 if name == _CALLS:
-                    value = region["value"]
-                    events += self._template.read(value["body"], value["captures"], self._tools or ())
+                    body, captures = region["value"]["body"], region["value"]["captures"]
+                    body = self._spaces.show(body)
+                    events += self._template.read(body, captures, self._tools or ())
             elif name != _CALLS:
-                events += self._said_in(name, region["text"])
+                events += self._said_in(name, self._spaces.show(region["text"]))
         return events
 
     def _said_in(self, name: str, text: str) -> list[Event]:
