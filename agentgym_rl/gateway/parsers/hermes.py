@@ -32,7 +32,7 @@ def parse_call(block: str) -> ToolCall:
         arguments = bytes(call.arguments).decode()
         if arguments.startswith("{"):
             return ToolCall(call.name, arguments)
-    except (msgspec.DecodeError, UnicodeError):  # malformed: told apart just below
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # malformed, see below
         pass
     found = NAME.search(block)
     return ToolCall(found[1] if found else "", block.strip(), malformed=True)

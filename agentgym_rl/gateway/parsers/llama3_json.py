@@ -21,12 +21,13 @@ _ATTEMPT = re.compile(r'\{\s*"name"\s*:\s*"[^"\\]*"\s*,\s*"(?:parameters|argumen
 _UNQUOTED = re.compile(r'["{}]')
 _QUOTED = re.compile(r'"|\\.', re.DOTALL)
 _LEAD = re.compile(r"\s*")
+_NOTHING = msgspec.Raw()
 
 
 class _Call(msgspec.Struct):
     name: str
-    parameters: msgspec.Raw | None = None
-    arguments: msgspec.Raw | None = None
+    parameters: msgspec.Raw = _NOTHING
+    arguments: msgspec.Raw = _NOTHING
 
 
 _decoder = msgspec.json.Decoder(_Call)
@@ -37,11 +38,10 @@ def parse_object(text: str, *, tagged: bool) -> ToolCall | None:
     meant as a call, neither the tag nor how it begins."""
     try:
         call = _decoder.decode(text)
-        raw = call.parameters if call.arguments is None else call.arguments
-        arguments = bytes(raw or b"").decode()
+        arguments = bytes(call.arguments or call.parameters).decode()
         if arguments.startswith("{"):
             return ToolCall(call.name, arguments)
-    except (msgspec.DecodeError, UnicodeError):  # malformed: told apart just below
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # malformed, see below
         pass
     if not tagged and not _ATTEMPT.match(text):
         return None

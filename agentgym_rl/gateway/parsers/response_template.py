@@ -209,7 +209,7 @@ def _raw_values(body: str) -> list[str]:
     try:
         raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         return [bytes(value).decode() for value in raw.values()]
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return []
 
 
