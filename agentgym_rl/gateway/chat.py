@@ -267,7 +267,11 @@ def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = dict(call["function"])
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError, RecursionError):  # malformed: the template gets the text itself
+    except (
+        msgspec.DecodeError,
+        TypeError,
+        RecursionError,
+    ):  # malformed: the template gets the text itself
         return call
     return {**call, "function": function}
 

@@ -47,16 +47,38 @@ def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
     thinks = config.reasoning_parser == "think" or (
         config.reasoning_parser == "auto" and CLOSE in chat.template.source
     )
-    _log.info("tool calls are read as %s, thoughts as %s", family, "think" if thinks else "content")
-    make = FAMILIES.get(family)
+    _log.info(
+        "tool calls are read as %s, thoughts as %s",
+        "content" if family == "none" else family,
+        "reasoning" if thinks else "content",
+    )
+    make = FAMILIES.get(family) or _NoCalls(warns=config.tool_parser == "auto")
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
-        inner = TextParser() if tools is None or make is None else make(tools)
+        inner = TextParser() if tools is None else make(tools)
         if not thinks:
             return inner
         return ThinkParser(inner, opened=prompt_end.rstrip().endswith(OPEN))
 
     return open_parser
+
+
+class _NoCalls:
+    """Reads none. That tools are offered all the same is said once, if nobody asked for this."""
+
+    def __init__(self, *, warns: bool) -> None:
+        self._warns = warns
+
+    def __call__(self, tools: Tools) -> Parser:
+        if self._warns:
+            self._warns = False
+            _log.warning(
+                "tools are offered, but in the chat template no format of tool calls was "
+                "recognised: calls stay text; if the model writes them in one of these, set "
+                "gateway.tool_parser: %s",
+                ", ".join(FAMILIES),
+            )
+        return TextParser()
 
 
 def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:

@@ -23,10 +23,10 @@ from .schemas import properties_of, value_json
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _CALLS = "tool_calls"
-_STEP = 512
+_STEP = 1024
 _STEP_SHARE = 32
-"""transformers copies all it was fed at every step, so steps grow with the text, to a 32nd of it;
-and it takes time quadratic in a step, so they are no longer."""
+"""transformers copies all it was fed at every step, so steps grow with the text, to a 32nd of it
+or 1024 characters; no further, since it takes time quadratic in a step."""
 
 
 class ResponseTemplate:
@@ -110,7 +110,7 @@ class ResponseTemplateParser(Parser):
     def feed(self, text: str) -> list[Event]:
         self._waiting.append(text)
         self._num_waiting += len(text)
-        if self._num_waiting * _STEP_SHARE < self._num_fed:
+        if self._num_waiting < min(self._num_fed // _STEP_SHARE, _STEP):
             return []
         return self._go_on()
 
@@ -122,13 +122,11 @@ class ResponseTemplateParser(Parser):
     def _go_on(self) -> list[Event]:
         text = "".join(self._waiting)
         self._waiting, self._num_waiting = [], 0
+        self._num_fed += len(text)
         events: list[Event] = []
-        at = 0
-        while at < len(text):
-            step = text[at : at + max(_STEP, self._num_fed // _STEP_SHARE)]
-            events += self._events(self._stream.feed(self._spaces.hide(step)))
-            self._num_fed += len(step)
-            at += len(step)
+        for at in range(0, len(text), _STEP):
+            step = self._spaces.hide(text[at : at + _STEP])
+            events += self._events(self._stream.feed(step))
         return events
 
     def _events(self, regions: Sequence[Mapping[str, Any]]) -> list[Event]:
