@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -152,4 +153,8 @@ def _written_call(chat: ChatFormat) -> str:
         whole = chat.render([_ASKS, calls], _TOOLS)
     except ValueError:
         return ""
-    return whole.removeprefix(head) if found else ""
+    if not found:
+        return ""
+    shared = os.path.commonprefix([head, whole])
+    tag = shared.rfind("<")  # a template may open a thought in the one and a call in the other
+    return whole[tag if tag > shared.rfind(">") else len(shared) :]
