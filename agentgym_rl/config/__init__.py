@@ -104,6 +104,16 @@ class GatewayConfig(Section):
     """How tool calls are read from the model's text."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
+    disconnect_grace_s: float = Field(default=2.0, ge=0)
+    """How long a reply is still sampled when its client hung up: SDKs ask again, and then get it."""
+    keep_alive_s: float = Field(default=15.0, gt=0)
+    """A stream that has nothing to say for so long says that it is still there."""
+    max_requests: int = Field(default=4096, ge=1)
+    """Requests answered at once; more are told to ask again (429)."""
+    max_session_requests: int = Field(default=64, ge=1)
+    """Of these: by one session."""
+    max_session_turns: int = Field(default=10_000, ge=1)
+    """Turns of a session; then it is refused more (403)."""
 
 
 class RolloutConfig(Section):
