@@ -105,7 +105,7 @@ class GatewayConfig(Section):
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
     disconnect_grace_s: float = Field(default=2.0, ge=0)
-    """How long a reply is still sampled when its client hung up: SDKs ask again, and then get it."""
+    """How long a reply is sampled on when its client hung up: SDKs ask again, and then get it."""
     keep_alive_s: float = Field(default=15.0, gt=0)
     """A stream that has nothing to say for so long says that it is still there."""
     max_requests: int = Field(default=4096, ge=1)
