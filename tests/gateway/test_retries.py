@@ -30,7 +30,7 @@ def test_a_request_sent_again_joins_the_reply_being_made(slow, words):
             again = tasks.create_task(slow.post(session, messages=words.FIRST, headers=RETRY))
         return first.result(), again.result()
 
-    first, again = asyncio.run(ask_twice())
+    _, again = asyncio.run(ask_twice())
     assert again.message["content"] == "ab"
     assert len(slow.engine.journal) == 1
     record = _rows(slow, session)
