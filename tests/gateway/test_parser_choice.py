@@ -13,6 +13,7 @@ from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.parsers import for_model
 from agentgym_rl.gateway.parsers.families import detect
+from agentgym_rl.gateway.streamed import StreamedMessage
 from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
 from reading import tool
@@ -132,6 +133,41 @@ def test_the_named_family_reads_the_replies(stage, spell, words):
     tools = [tool(n={"type": "integer"})]
     message = asyncio.run(scene.post(scene.open(), messages=words.FIRST, tools=tools)).message
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"n": 7}'}
+
+
+ARGUMENTS = '{"text": "a\\n\u00e9 </b>", "count": 7}'
+WRITTEN = {
+    "hermes": f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>',
+    "qwen3_xml": "<tool_call>\n<function=f>\n<parameter=text>\na\n\u00e9 </b>\n</parameter>\n"
+    "<parameter=count>\n7\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": f'{{"name": "f", "parameters": {ARGUMENTS}}}',
+}
+
+
+@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_episode_in_any_family_is_one_exact_row(stage, spell, words, family, stream):
+    chat = _chat(TURN.replace("CALL", CALLS[family]))
+    replies = [WRITTEN[family], WRITTEN[family], words.ANSWER]
+    scene = stage([spell.bytewise(reply + words.END) for reply in replies], chat=chat)
+    session, tools = scene.open(), [tool(text={"type": "string"}, count={"type": "integer"})]
+    messages = list(words.FIRST)
+    for _ in replies:
+        answer = asyncio.run(scene.post(session, messages=messages, tools=tools, stream=stream))
+        message = _added_up(answer.events) if stream else answer.message
+        messages += [message, *words.observe(message, "ok")]
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": ARGUMENTS}] * 2
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal)
+    assert (record.counters["forks"], record.counters["malformed_calls"]) == (0, 0)
+
+
+def _added_up(events):
+    whole = StreamedMessage()
+    for event in events[:-1]:
+        whole.add(event)
+    return whole.whole()
 
 
 def test_tools_that_nobody_will_read_calls_of_are_warned_of_once(stage, spell, words, caplog):
