@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from pydantic import ValidationError
+from reading import tool
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
@@ -16,7 +17,6 @@ from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.streamed import StreamedMessage
 from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
-from reading import tool
 
 TURN = """\
 {%- for m in messages %}
@@ -47,6 +47,7 @@ CALLS = {
 TAGGED = _json("<|python_tag|>", "parameters", "")
 FOREIGN = _json("[TOOL_CALLS]", "arguments", "")
 KEYS = "{{- '<tool_call>' ~ c.function.name ~ '\\n<arg_key>text</arg_key></tool_call>' }}"
+OPENED = "('<think></think>' if m.content else '') + (m.content or '')"
 RESPONSE = {"start_anchor": "<|im_start|>assistant\n", "fields": {"content": {}}}
 
 
@@ -64,6 +65,7 @@ def test_the_family_that_reads_back_what_the_template_writes(family):
     ("source", "family"),
     [
         (TURN.replace("CALL", TAGGED), "llama3_json"),
+        (TURN.replace("(m.content or '')", OPENED).replace("CALL", CALLS["hermes"]), "hermes"),
         (TURN.replace("CALL", FOREIGN), "none"),
         (TURN.replace("CALL", KEYS), "none"),
         (TURN.replace("CALL", ""), "none"),
@@ -72,7 +74,17 @@ def test_the_family_that_reads_back_what_the_template_writes(family):
         (TURN.replace("CALL", "{{ raise_exception('none') }}") + "{# <tool_call> #}", "hermes"),
         (TURN.replace("CALL", FOREIGN) + "{# <tool_call> #}", "none"),
     ],
-    ids=["tagged", "foreign", "glm", "ignored", "xml-said", "said", "refused", "foreign-said"],
+    ids=[
+        "tagged",
+        "opened",
+        "foreign",
+        "glm",
+        "ignored",
+        "xml-said",
+        "said",
+        "refused",
+        "foreign-said",
+    ],
 )
 def test_where_no_family_of_ours_reads_it_back(source, family):
     assert detect(_chat(source)) == family
@@ -116,13 +128,13 @@ def test_a_response_template_that_is_not_there_is_refused(chat):
 def test_a_response_template_says_itself_what_a_thought_is():
     chat = _chat(TURN, response_template=RESPONSE)
     config = GatewayConfig(tool_parser="response_template", reasoning_parser="none")
-    with pytest.raises(ConfigError, match="reasoning_parser is 'none'.*allowed: auto"):
+    with pytest.raises(ConfigError, match=r"reasoning_parser is 'none'.*allowed: auto"):
         for_model(chat, config)
 
 
 @pytest.mark.parametrize("name", ["tool_parser", "reasoning_parser"])
 def test_a_parser_nobody_knows_is_refused_with_those_there_are(name):
-    with pytest.raises(ValidationError, match="'auto', .*'none'"):
+    with pytest.raises(ValidationError, match=r"'auto', .*'none'"):
         GatewayConfig.model_validate({name: "jinja"})
 
 

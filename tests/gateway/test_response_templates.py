@@ -6,11 +6,11 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.parsers import ResponseTemplate, ResponseTemplateParser, ToolCall
 from agentgym_rl.gateway.parsers.long_spaces import LongSpaces
-from reading import CUTS, Read, check_cuts, read, texts, tool
 
 TOOLS = [tool(text={"type": "string"}, count={"type": "integer"})]
 START = "<|im_start|>assistant\n"

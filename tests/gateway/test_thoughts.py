@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
@@ -20,7 +21,6 @@ from agentgym_rl.gateway.parsers import (
 )
 from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED
-from reading import CUTS, Read, check_cuts, read, texts
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
