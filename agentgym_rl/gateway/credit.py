@@ -6,18 +6,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from agentgym_rl.trajectory import NO_CREDIT, Credit
+from agentgym_rl.trajectory import Credit
 
 from .tree import Root, Sampled
-
-__all__ = ["NO_CREDIT", "Credit", "Credits"]
 
 
 class Credits:
     """What was paid so far. Lineages are kept as roots: their numbers may change until the end."""
 
     def __init__(self) -> None:
-        self.episode = 0.0
+        self._episode = 0.0
         self._turns: defaultdict[int, float] = defaultdict(float)
         self._roots: defaultdict[int, float] = defaultdict(float)
 
@@ -48,14 +46,15 @@ class Credits:
                 raise ValueError(f"lineage {lineage}: the session has {len(roots)} lineages")
             self._roots[id(roots[lineage])] += value
         else:
-            self.episode += value
+            self._episode += value
 
     def record(self, turns: Sequence[Sampled], roots: Sequence[Root]) -> Credit:
         """The record of them, for the trajectory of a session with these turns and lineages."""
         if not self._turns and not self._roots:
-            return NO_CREDIT
+            return Credit(self._episode)
         lineage_of = {id(root): number for number, root in enumerate(roots)}
         return Credit(
+            self._episode,
             parents=[node.parent.turn if node.parent else -1 for node in turns],
             lineages=[lineage_of[id(node.context.root)] for node in turns],
             turn_rewards=[self._turns.get(node.turn, 0.0) for node in turns],

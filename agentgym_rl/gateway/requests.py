@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from .errors import bad_request, unsupported
+from .template import NO_KWARGS, RESERVED
 
 _IGNORED = frozenset(
     {
@@ -34,8 +35,12 @@ _READ = frozenset(
         *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
+        *("chat_template_kwargs", "reasoning_effort"),
     }
 )
+_MAX_SAMPLES = 128
+"""As in OpenAI."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -49,6 +54,8 @@ class ChatRequest:
     """Whether tool calls are read from the reply (tool_choice "auto")."""
     one_call: bool
     """Whether only the first tool call is returned (parallel_tool_calls false)."""
+    n: int
+    """Samples wanted: so many choices, each a turn of its own."""
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -58,6 +65,8 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    template_kwargs: Mapping[str, Any] = NO_KWARGS
+    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -84,6 +93,7 @@ def parse_request(body: bytes) -> ChatRequest:
         tools=tools,
         calls=tools is not None and _choice(given),
         one_call=not _boolean(given, "parallel_tool_calls", True),
+        n=_samples(given),
         stream=stream,
         include_usage=_include_usage(given, stream),
         logprobs=_boolean(given, "logprobs", False),
@@ -93,6 +103,7 @@ def parse_request(body: bytes) -> ChatRequest:
         top_k=max(_integer(given, "top_k", low=-1) or 0, 0),
         seed=_integer(given, "seed"),
         stop=_stop(given.get("stop")),
+        template_kwargs=_template_kwargs(given),
     )
 
 
@@ -101,8 +112,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in _READ and name not in _IGNORED:
             raise unsupported(name, "this endpoint does not know it")
-    if given.get("n", 1) != 1:
-        raise unsupported("n", "one reply per request; send more requests for more samples")
     if _integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     if given.get("response_format", _TEXT) != _TEXT:
@@ -166,6 +175,35 @@ def _choice(given: Mapping[str, Any]) -> bool:
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
     return choice == "auto"
+
+
+def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    kwargs = given.get("chat_template_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise bad_request(
+            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    effort = given.get("reasoning_effort")
+    if effort is None:
+        return kwargs
+    if effort not in _EFFORTS:
+        raise bad_request(
+            f"reasoning_effort: got {effort!r}, allowed: {', '.join(_EFFORTS)}",
+            param="reasoning_effort",
+        )
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinks, **kwargs}
+
+
+def _samples(given: Mapping[str, Any]) -> int:
+    number = _integer(given, "n", low=1) or 1
+    if number > _MAX_SAMPLES:
+        raise bad_request(f"n: got {number}, allowed: 1 to {_MAX_SAMPLES}", param="n")
+    return number
 
 
 def _include_usage(given: Mapping[str, Any], stream: bool) -> bool:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
-from agentgym_rl.trajectory import Row
+from agentgym_rl.trajectory import NO_CREDIT, Credit, Row
 
-from .credit import NO_CREDIT, Credit, Credits
+from .credit import Credits
 from .errors import session_closed, unknown_key
+from .exchange import Exchanges
 from .requests import ChatRequest
 from .rows import export_rows
-from .tree import Context, Place, Sample, SiblingOf, Tree
+from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
 
 if TYPE_CHECKING:
     from .canary import Pending
@@ -46,7 +47,6 @@ COUNTERS: Mapping[str, str] = {
     "forks_retry_sibling": "a request was sent again, and sampled again",
     "ambiguous_echoes": "turns that continue one of several that say the same, by a guess",
     "trusted_edits": "turns that continue one whose call the client rewrote (`edited_calls`)",
-    "lost_turns": "answered turns that reached nobody and were not continued: they do not train",
     "side_turns": "answered turns outside the main lineage",
     "canary_turns": "continued turns that were compared with a rendering of the whole",
     "canary_whitespace": "of these: the first difference is white space",
@@ -59,6 +59,8 @@ COUNTERS: Mapping[str, str] = {
     "length_turns": "turns cut by max_tokens or the context length",
     "greedy_turns": "turns sampled at temperature 0, which do not train",
     "undelivered_turns": "turns aborted because the client left or the session was closed",
+    "lost_replies": "turns whose client left before it had the reply, and that do not train",
+    "joined_retries": "requests sent again by a client that got the answer of the first",
     "overflows": "requests refused because the prompt left no room to sample",
     "prompt_tokens": "of the prompts of answered turns",
     "sampled_tokens": "tokens of answered turns",
@@ -99,10 +101,8 @@ class SessionRecord:
     counters: Mapping[str, int]
     infra_error: str
     """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
-    reward: float = 0.0
-    """What was paid to the session itself, beside what the environment pays."""
     credit: Credit = NO_CREDIT
-    """What was paid to single turns and lineages, and which turn follows which."""
+    """What the session was paid, beside what the environment pays."""
 
 
 class Session:
@@ -131,6 +131,7 @@ class Session:
         self.infra_error = ""
         self.closed = False
         self._requests = 0
+        self.exchanges = Exchanges()
         self._messages: list[Mapping[str, Any]] = []
         self._in_flight: set[asyncio.Timeout] = set()
         self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
@@ -201,9 +202,14 @@ class Session:
         *,
         request: int,
         sibling_of: SiblingOf | None = None,
-    ) -> None:
-        """Record an answered turn, before its reply leaves. `sibling_of`: see `Tree.commit`."""
-        cause = self.tree.commit(context, sample, reply, request=request, sibling_of=sibling_of)
+    ) -> Sampled:
+        """Record an answered turn, before its reply leaves; tell the node when it has.
+
+        `sibling_of`: see `Tree.commit`.
+        """
+        node, cause = self.tree.commit(
+            context, sample, reply, request=request, sibling_of=sibling_of
+        )
         self._messages = [*messages, reply]
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
@@ -211,12 +217,7 @@ class Session:
         if cause is not None:
             self.counters["forks"] += 1
             self.counters[f"forks_{cause}"] += 1
-
-    def deliver(self, request: int, *, whole: bool = True) -> None:
-        """Note that the reply to a request reached its client, or (`whole` False) did not."""
-        node = self.tree.of_request(request)
-        if node is not None:
-            node.delivered = whole
+        return node
 
     def reward(
         self, value: float, *, turn: int | str | None = None, lineage: int | None = None
@@ -241,7 +242,7 @@ class Session:
         rows = export_rows(self.tree, roots, train=self.sampling.train, train_side_lineages=side)
         counted = {
             "trained_tokens": sum(row.num_trained for row in rows),
-            "lost_turns": sum(node.lost for node in self.tree.turns),
+            "lost_replies": self.tree.num_lost,
             "side_turns": sum(len(root.turns) for root in roots[1:]),
         }
         return SessionRecord(
@@ -250,7 +251,6 @@ class Session:
             messages=self._messages,
             counters=self.counters | counted | self._canary_counts(),
             infra_error=self.infra_error,
-            reward=self._credits.episode,
             credit=self._credits.record(self.tree.turns, roots),
         )
 

@@ -99,25 +99,22 @@ class Sampled:
     """The assistant message as the client got it."""
     key: MessageKey
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-    extended: bool = False
-    """Whether a later turn stands on these tokens."""
-    delivered: bool | None = None
-    """Whether the client got the whole reply; None: nobody has said yet."""
+    delivered: bool = False
+    """Whether a client got the whole reply."""
 
     @property
     def ids(self) -> list[int]:
         return self.sample.ids
 
     @property
-    def lost(self) -> bool:
-        """Whether the reply reached nobody, and nothing stands on it: as if never sampled."""
-        return self.delivered is False and not self.extended and not self.next
-
-    @property
     def parent(self) -> Sampled | None:
         """The turn before it in the conversation, whether or not it stands on its tokens."""
         anchor = self.context.anchor
         return anchor if isinstance(anchor, Sampled) else None
+
+    def note_delivery(self) -> None:
+        """A client got the whole reply."""
+        self.delivered = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +203,8 @@ class Tree:
         *,
         request: int,
         sibling_of: SiblingOf | None = None,
-    ) -> ForkCause | None:
-        """Add an answered turn; says why it forks, if it does.
+    ) -> tuple[Sampled, ForkCause | None]:
+        """Add an answered turn; and why it forks, if it does.
 
         `sibling_of`: why the same messages were sampled again, where the caller knows.
         """
@@ -216,9 +213,33 @@ class Tree:
         self.turns.append(node)
         context.root.turns.append(node)
         context.replies.append(node)
-        if context.base is not None:
-            context.base.extended = True
-        return cause
+        return node, cause
+
+    def leaves(self) -> list[Sampled]:
+        """The last turn of each path, in the order they were sampled.
+
+        A reply that no client got, and that nothing was built on, is no part of the episode.
+        """
+        counted, extended = self._counted()
+        return [node for node in self.turns if node.turn in counted - extended]
+
+    @property
+    def num_lost(self) -> int:
+        """Turns that are on no path."""
+        return len(self.turns) - len(self._counted()[0])
+
+    def _counted(self) -> tuple[set[int], set[int]]:
+        """Turns that are on a path, and those of them with another turn after them."""
+        counted: set[int] = set()
+        extended: set[int] = set()
+        for node in reversed(self.turns):  # a turn comes before those that stand on it
+            if node.delivered or node.turn in counted:
+                counted.add(node.turn)
+                if node.parent is not None:  # a client that goes on from a reply has seen it
+                    counted.add(node.parent.turn)
+                if node.context.base is not None:
+                    extended.add(node.context.base.turn)
+        return counted, extended
 
     def of_request(self, request: int) -> Sampled | None:
         """The turn that answered a request."""
@@ -286,9 +307,7 @@ def _echoed(
     if len(exact) == 1:
         return exact[0], False
     followed = [node for node in exact if behind is not None and behind in node.next]
-    reached = [node for node in exact if node.delivered] or [
-        node for node in exact if node.delivered is None
-    ]
+    reached = [node for node in exact if node.delivered]
     return (followed or reached or exact)[-1], True
 
 
