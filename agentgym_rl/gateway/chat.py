@@ -38,7 +38,8 @@ class ChatFormat:
     `rung` says how a turn is continued on the exact tokens sampled before (see `shape`); `why`,
     what ruled out the rungs above it. On the last rung, `full`, every turn renders the whole
     conversation anew and is a row of its own. `close_id` ends an assistant turn in the template
-    (None: no token does, or the next turn's first token does); `stop_token_ids` end a reply.
+    (None: no token does, or the next turn's first token does, one of `opener_ids`);
+    `stop_token_ids` end a reply.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class ChatFormat:
         self.rung: Rung = shape.rung
         self.why = shape.why
         ends = [self._added[text] for text in shape.end.texts] if shape.end else []
-        self.close_id = ends[0] if shape.end and not shape.end.opens else None
+        opens = shape.end is not None and shape.end.opens
+        self.close_id = ends[0] if ends and not opens else None
+        self.opener_ids = frozenset(ends if opens else ())
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ends, *eos_ids]))
         self._log_rung()
 

@@ -115,7 +115,7 @@ class _Writer:
         last = base.ids[-1] if base.ids else None
         if self.chat.close_id is not None:
             return tail if last == self.chat.close_id else [self.chat.close_id, *tail]
-        if last not in self.chat.stop_token_ids:
+        if last not in self.chat.opener_ids:
             return tail
         return tail[1:] if tail[:1] == [last] else None
 

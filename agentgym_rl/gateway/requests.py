@@ -8,13 +8,13 @@ honoured or refused by name: an agent must not believe in an option that does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from .errors import bad_request, unsupported
-from .template import NO_KWARGS, RESERVED
+from .template import RESERVED
 
 _IGNORED = frozenset(
     {
@@ -65,7 +65,7 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
-    template_kwargs: Mapping[str, Any] = NO_KWARGS
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
 
 
