@@ -270,10 +270,10 @@ class Tree:
             return _SIBLINGS[sibling_of]
         if not context.root.turns:
             return "new_root"
-        if context.cause is not None:
-            return context.cause
-        others = context.anchor.next.values()
-        return "history_edit" if any(other.replies for other in others) else None
+        others = [other for other in context.anchor.next.values() if other.replies]
+        if context.base is not None and not others:
+            return None  # even where a client put in messages of its own
+        return context.cause or "history_edit"
 
 
 _SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
