@@ -63,7 +63,7 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
     drops = _drops_thinking(render)
     if end is None:
         return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
-    faults = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
+    faults: dict[Rung, str] = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
     rungs = tuple(rung for rung, fault in faults.items() if not fault)
     ruled_out = [f"{rung}: {fault}" for rung, fault in faults.items() if fault]
     return Shape(

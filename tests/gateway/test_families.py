@@ -1,4 +1,4 @@
-"""Exact continuation under the chat templates of well-known families; transformers is the oracle."""
+"""Exact continuation under chat templates of well-known families; transformers is the oracle."""
 
 import asyncio
 import json
