@@ -127,10 +127,11 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
-        end = self.shape(kwargs).end
-        if end is None:
+        shape = self.shape(kwargs)
+        if shape.end is None:
             raise ValueError("this chat template does not end assistant turns")
-        return self.encode(by_sentinel(self._bound(kwargs), end, reply, messages, tools))
+        tools = tools if shape.tools_in_tail else None
+        return self.encode(by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools))
 
     def counted_suffix(
         self,
