@@ -47,7 +47,7 @@ async def prepare_context(
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """Tokens to add: behind `base`, or a whole prompt, and then why."""
+    """Tokens to add, behind `base` or as a whole prompt; and why not behind the last turn."""
 
     ids: list[int]
     base: Sampled | None = None
@@ -74,12 +74,12 @@ class _Writer:
         if not isinstance(base, Sampled):
             return _New(self._whole())
         if self.thinking == "template" and (ids := self._without_thoughts(base)) is not None:
-            return _New(ids, cause="think_drop")
+            return _shared(base, ids, "think_drop")
         tail = self._tail(base) if self._is_local() else None
         if tail is None:
-            return _New(self._whole(), cause="template")
+            return _shared(base, self._whole(), "template")
         glued = self._glued(base, tail)
-        return _New(self._whole(), cause="seam") if glued is None else _New(glued, base)
+        return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
 
     def _whole(self) -> list[int]:
         return self.chat.prompt(self.place.messages, self.tools, self.kwargs)
@@ -131,6 +131,17 @@ class _Writer:
         shown = self.chat.unmarked(rendered)
         dropped = any(thought not in shown for thought in thoughts)
         return self.chat.encode(rendered) if dropped else None
+
+
+def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
+    """A prompt rendered anew, standing on those turns before it whose very tokens it repeats."""
+    base, start = None, 0
+    for node in reversed(_path(last)):
+        own = node.context.ids + node.ids
+        if ids[start : start + len(own)] != own:
+            break
+        base, start = node, start + len(own)
+    return _New(ids[start:], base, cause)
 
 
 def _path(node: Sampled | None) -> list[Sampled]:

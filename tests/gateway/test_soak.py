@@ -54,6 +54,7 @@ def test_rows_are_the_engines_own_view_in_thousands_of_episodes(words, name):
         total.update(record.counters | {"rows": len(record.rows), "turns": record.num_turns})
     print(name, {key: n for key, n in sorted(total.items()) if n})
     assert total["forks"] == sum(total[cause] for cause in CAUSES)
+    assert total["forks"] == total["rows"] - NUM_EPISODES
     assert total["turns"] > 2 * NUM_EPISODES
     assert total["length_turns"]
     assert total["malformed_calls"] or name == "chatml"
