@@ -75,7 +75,7 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return function.get("name") or "", arguments.strip()
     return function.get("name") or "", json.dumps(arguments, sort_keys=True)
 

@@ -29,7 +29,10 @@ async def prepare_context(
     Raises:
         ApiError: 400 when the template refuses the messages or no room is left to sample.
     """
-    place = session.locate(request)
+    try:
+        place = session.locate(request)
+    except RecursionError as error:
+        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
     kwargs = session.template_kwargs(request)
     context = place.known
     if context is None:
@@ -160,5 +163,5 @@ async def _tokenise(writer: _Writer) -> _New:
         if sum(len(text_of(message.get("content"))) for message in parts) < _OFF_LOOP_CHARS:
             return writer.write()
         return await asyncio.to_thread(writer.write)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad_request(str(error), param="messages") from error
