@@ -16,7 +16,7 @@ from .gateway.upstream import Upstream
 from .stack import check_parts, make_player, services
 
 _OF_OUR_ENGINES = (
-    *("tool_parser", "thinking_history", "edited_calls"),
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
     *("train_side_lineages", "canary_fraction"),
 )
 """Keys of `gateway` about conversations that are rendered and recorded here."""
@@ -44,7 +44,7 @@ async def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
         if value != GatewayConfig.model_fields[name].default:
             raise ConfigError(
                 f"gateway.{name} {value!r} means nothing with --engine=openai: the endpoint itself "
-                "renders conversations and reads tool calls; leave it out"
+                "renders conversations and reads replies; leave it out"
             )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(

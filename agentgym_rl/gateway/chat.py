@@ -159,6 +159,11 @@ class ChatFormat:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    @property
+    def template(self) -> ChatTemplate:
+        """What renders messages."""
+        return self._template
+
     def encode(self, text: str) -> list[int]:
         """Text as the template writes it, special tokens included, to ids."""
         if _BREAK not in text:
