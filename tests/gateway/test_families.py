@@ -35,7 +35,8 @@ def _scene(words, name, texts, **config):
     """A gateway whose model says `texts`; in the family's tokens, as its tokenizer has them."""
     family = FAMILIES[name]
     said = [family.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    return words.Stage(family.chat, said, config=GatewayConfig(tool_parser="hermes", **config))
+    config = {"tool_parser": "hermes"} | config
+    return words.Stage(family.chat, said, config=GatewayConfig(**config))
 
 
 def _parsed(messages):
