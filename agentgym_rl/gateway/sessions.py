@@ -16,6 +16,7 @@ from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import Row
 
+from .conversations import Conversations
 from .errors import session_closed, unknown_key
 from .exchange import Exchanges
 from .rows import export_rows
@@ -96,6 +97,7 @@ class Session:
         self.closed = False
         self._requests = 0
         self.exchanges = Exchanges()
+        self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
         self._in_flight: set[asyncio.Timeout] = set()
         self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
