@@ -206,10 +206,9 @@ class GatewayApp(SessionApp):
 
         async def send(turn: Turn, events: list[Event]) -> None:
             nonlocal begun
-            data = writer.events(turn, events)
-            if not begun:
-                begun = True
-                data = writer.begin() + data
+            opening = b"" if begun else writer.begin()
+            begun = True
+            data = opening + writer.events(turn, events)
             if data:
                 await exchange.events(data)
 
@@ -231,10 +230,13 @@ class GatewayApp(SessionApp):
         if not stream:
             yield
             return
-        async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
-            yield
-            keeper.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
+                yield
+                keeper.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
 
 async def _keep_alive(exchange: Exchange, every_s: float) -> None:

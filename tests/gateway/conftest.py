@@ -86,6 +86,16 @@ class Answer:
         assert all(line.startswith("data: ") for line in lines)
         return [line if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
 
+    @property
+    def typed_events(self) -> list[Any]:
+        """Of a stream whose events are named; the name is also their type."""
+        events = []
+        for block in self.data.decode().split("\n\n")[:-1]:
+            name, _, data = block.removeprefix("event: ").partition("\ndata: ")
+            events.append(json.loads(data))
+            assert events[-1]["type"] == name
+        return events
+
 
 class Stage:
     """A gateway over a sampler, and requests straight into its ASGI app."""
@@ -112,16 +122,17 @@ class Stage:
         key: str | Session,
         body: Any = None,
         *,
+        path: str = "/v1/chat/completions",
         hang_up_s: float = 60.0,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Answer:
-        """Send a chat completion; the client hangs up after `hang_up_s`."""
+        """Ask `path`; the client hangs up after `hang_up_s`."""
         key = key.key if isinstance(key, Session) else key
         fields = {"model": "tiny", **fields}
         data = json.dumps(fields).encode() if body is None else body
         headers = {"authorization": f"Bearer {key}", **(headers or {})}
-        return await self.request("POST", "/v1/chat/completions", data, headers, hang_up_s)
+        return await self.request("POST", path, data, headers, hang_up_s)
 
     async def request(
         self,
