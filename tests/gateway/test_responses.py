@@ -29,7 +29,9 @@ def _play(scene, session, turns, *, echo, **fields):
     """Converse for some turns, with everything sent again, or only what is new."""
     said, previous, outputs = list(ASKED), None, []
     for _ in range(turns):
-        response = _response(_ask(scene, session, input=said, previous_response_id=previous, **fields))
+        response = _response(
+            _ask(scene, session, input=said, previous_response_id=previous, **fields)
+        )
         outputs.append(response["output"])
         if echo is None:
             said, previous = _answers(response["output"]), response["id"]
@@ -98,7 +100,9 @@ def test_the_prompt_is_that_of_chat_completions(stage, spell, words, tool):
     tools = [words.CALCULATOR]
     asyncio.run(scene.post(chat, messages=words.FIRST, tools=tools))
     _ask(scene, responses, input="What is 3*4?", instructions="Solve.", tools=[tool])
-    _ask(scene, responses, input=[{"role": "developer", "content": "Solve."}, ASKED[1]], tools=[tool])
+    _ask(
+        scene, responses, input=[{"role": "developer", "content": "Solve."}, ASKED[1]], tools=[tool]
+    )
     prompts = [entry.prompt for entry in scene.engine.journal]
     assert prompts[0] == prompts[1] == prompts[2]
 

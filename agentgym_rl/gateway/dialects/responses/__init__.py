@@ -1,7 +1,7 @@
 """The Responses API: `POST /v1/responses`, one sampled turn for each request.
 
-    requests → items      parameters, and input items as chat messages
-    writer → output       the Response object and its events, out of what was sampled
+requests → items      parameters, and input items as chat messages
+writer → output       the Response object and its events, out of what was sampled
 """
 
 from __future__ import annotations

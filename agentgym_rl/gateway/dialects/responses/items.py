@@ -129,8 +129,10 @@ class _Reader:
             return turn == self._turn
         if self._answered:
             return False
-        return kind == "function_call" or (kind == "message" and self._last != "message") or (
-            kind == "reasoning" and self._last == "reasoning"
+        return (
+            kind == "function_call"
+            or (kind == "message" and self._last != "message")
+            or (kind == "reasoning" and self._last == "reasoning")
         )
 
 

@@ -113,9 +113,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
     if boolean(given, "background", False):
         raise unsupported("background", "a reply is waited for, or streamed")
     if given.get("truncation", "disabled") != "disabled":
-        raise unsupported(
-            "truncation", "messages are never left out; allowed: 'disabled'"
-        )
+        raise unsupported("truncation", "messages are never left out; allowed: 'disabled'")
     if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     _check_text(_object(given, "text"))
