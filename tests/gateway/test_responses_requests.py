@@ -116,7 +116,7 @@ def test_a_policy_of_training_holds_here_too(scene):
 
 
 def test_a_prompt_without_room_is_an_overflow_of_the_input(stage, words):
-    answer = _ask(stage([], max_model_len=10), (scene := stage([], max_model_len=10)).open())
+    scene = stage([], max_model_len=10)
     answer = _ask(scene, scene.open(), instructions="word " * 20)
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
     assert answer.error["param"] == "input"
