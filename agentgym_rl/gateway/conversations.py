@@ -28,9 +28,9 @@ class Conversations:
 
     def keep(self, response_id: str, messages: Sequence[Message]) -> None:
         """Remember `messages`, the reply included."""
-        latest = islice(reversed(self._by_id.values()), _LATEST)
-        shared = max((_common(earlier, messages) for earlier in latest), key=len, default=[])
-        self._by_id[response_id] = [*shared, *messages[len(shared) :]]
+        for earlier in islice(reversed(self._by_id.values()), _LATEST):
+            messages = _shared(messages, earlier)
+        self._by_id[response_id] = list(messages)
         if len(self._by_id) > self._max:
             self._by_id.popitem(last=False)
 
@@ -39,11 +39,7 @@ class Conversations:
         return self._by_id.get(response_id)
 
 
-def _common(earlier: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-    """What two conversations begin with, as the objects of the earlier one."""
-    length = 0
-    for one, other in zip(earlier, messages, strict=False):
-        if one != other:
-            break
-        length += 1
-    return list(earlier[:length])
+def _shared(messages: Sequence[Message], earlier: Sequence[Message]) -> list[Message]:
+    """`messages`, those that stand in the same place of another conversation as its objects."""
+    same = [theirs if ours == theirs else ours for ours, theirs in zip(messages, earlier, strict=False)]
+    return [*same, *messages[len(same) :]]

@@ -150,14 +150,28 @@ def test_one_can_go_back_to_an_earlier_response(scene, words):
     assert record.counters["forks"] == 1
 
 
-def test_conversations_share_what_they_have_in_common_and_end(chat):
+def test_conversations_share_what_they_have_in_common_and_are_forgotten():
     table = Conversations(kept=3)
     said = [{"role": "user", "content": str(number)} for number in range(10)]
     for end in range(1, 6):
-        table.keep(f"r{end}", json.loads(json.dumps(said[:end])))
+        table.keep(f"r{end}", json.loads(json.dumps([{"other": end == 4}, *said[:end]])))
     assert [table.get(f"r{end}") is not None for end in range(1, 6)] == [False] * 2 + [True] * 3
-    assert table.get("r5") == said[:5]
-    assert all(a is b for a, b in zip(table.get("r4"), table.get("r5"), strict=False))
+    four, five = table.get("r4"), table.get("r5")
+    assert five == [{"other": False}, *said[:5]]
+    same = [a is b for a, b in zip(four, five, strict=False)]
+    assert same == [False, True, True, True, True]
+
+
+def test_a_session_holds_what_is_said_once(stage, spell, words):
+    """Also where clients send everything each time, as most do."""
+    scene = stage(lambda _: spell.canonical(words.ANSWER + words.END), max_model_len=100_000)
+    session, said = scene.open(), []
+    for number in range(12):
+        said.append({"role": "user", "content": f"{number}" * 1000})
+        said += _ask(scene, session, input=said).body["output"]
+    kept = session.conversations._by_id.values()
+    assert len(kept) == 12
+    assert len({id(message) for messages in kept for message in messages}) <= 3 * 12
 
 
 def test_other_routes_say_what_there_is(scene):
