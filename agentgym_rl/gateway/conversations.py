@@ -41,5 +41,7 @@ class Conversations:
 
 def _shared(messages: Sequence[Message], earlier: Sequence[Message]) -> list[Message]:
     """`messages`, those that stand in the same place of another conversation as its objects."""
-    same = [theirs if ours == theirs else ours for ours, theirs in zip(messages, earlier, strict=False)]
+    same = [
+        theirs if ours == theirs else ours for ours, theirs in zip(messages, earlier, strict=False)
+    ]
     return [*same, *messages[len(same) :]]

@@ -12,6 +12,7 @@ from agentgym_rl.gateway.conversations import Conversations
 PATH = "/v1/responses"
 MESSAGE = {"role": "user", "content": "Hi"}
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
+GROUP = {"type": "namespace", "name": "box", "description": "d"}
 
 
 def _ask(scene, session, **fields):
@@ -82,6 +83,10 @@ WRONG = [
     ({"metadata": {"a": 1}}, "metadata"),
     ({"tools": {}}, "tools"),
     ({"tools": [{**FUNCTION, "strict": "yes"}]}, "tools[0]"),
+    ({"tools": [FUNCTION, {"type": "function"}]}, "tools[1]"),
+    ({"tools": [FUNCTION, FUNCTION]}, "tools[1]"),
+    ({"tools": [FUNCTION, {**GROUP, "tools": [FUNCTION]}]}, "tools[1].tools[0]"),
+    ({"tools": [{**GROUP, "tools": [{"type": "custom", "name": "g"}]}]}, "tools[0].tools[0]"),
     ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
     ({"previous_response_id": 7}, "previous_response_id"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),
@@ -99,6 +104,7 @@ def test_what_is_wrong_is_a_400_that_names_it(scene, fields, param):
 def test_what_changes_nothing_is_accepted(scene):
     fields = {
         **{"user": "me", "metadata": {"a": "b"}, "service_tier": "flex", "max_tool_calls": 3},
+        **{"client_metadata": {"session": "1"}},
         **{"prompt_cache_key": "k", "safety_identifier": "s", "prompt_cache_retention": "24h"},
         **{"truncation": "disabled", "background": False, "include": [], "top_logprobs": 0},
         **{"text": {"format": {"type": "text"}, "verbosity": "low"}, "tools": []},

@@ -43,10 +43,13 @@ _IN_PROGRESS = {"status": "in_progress"}
 class Output:
     """The items of one turn; `items` are those that have ended."""
 
-    def __init__(self, turn_id: str, call_id: Callable[[int], str]) -> None:
+    def __init__(
+        self, turn_id: str, call_id: Callable[[int], str], *, namespaces: Mapping[str, str]
+    ) -> None:
         self.items: list[dict[str, Any]] = []
         self._turn_id = turn_id
         self._call_id = call_id
+        self._namespaces = namespaces
         self._num_calls = 0
         self._open: _TextKind | None = None
         self._text: list[str] = []
@@ -99,6 +102,8 @@ class Output:
         self._num_calls += 1
         item = {"id": self._id("fc"), "type": "function_call", "call_id": call_id}
         item = {**item, "name": call.name, "arguments": ""}
+        if call.name in self._namespaces:
+            item["namespace"] = self._namespaces[call.name]
         place = {"item_id": item["id"], "output_index": len(self.items)}
         yield self._item_event("added", item | _IN_PROGRESS)
         stem, arguments = "response.function_call_arguments", call.arguments

@@ -1,9 +1,9 @@
 """Requests of the Responses API: what is read, what is refused, what is ignored.
 
-Ignored, because they cannot change a reply here: user, metadata, service_tier, safety_identifier,
-prompt_cache_key, prompt_cache_retention, prompt_cache_options, max_tool_calls (of tools that the
-service itself runs), text.verbosity, `strict` of a tool. Every other parameter is honoured or
-refused by name.
+Ignored, because they cannot change a reply here: user, metadata, client_metadata (Codex has it),
+service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options,
+max_tool_calls (of tools that the service itself runs), text.verbosity, `strict` of a tool. Every
+other parameter is honoured or refused by name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from agentgym_rl.gateway.requests import ChatRequest, reads_calls
 from agentgym_rl.gateway.sessions import Session
 
 from .items import read_items
+from .tools import Tools, read_tools
 
 _IGNORED = frozenset(
     {
-        *("user", "metadata", "service_tier", "safety_identifier", "max_tool_calls"),
-        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
     }
 )
 _READ = frozenset(
@@ -47,6 +48,8 @@ class ResponsesRequest(ChatRequest):
     """Whether reasoning items name their turn in `encrypted_content`."""
     num_instructions: int
     """Messages that are of this request alone: 1 with instructions."""
+    namespaces: Mapping[str, str]
+    """Of the functions that have one."""
     echo: Mapping[str, Any]
     """The parameters as the response repeats them."""
 
@@ -59,7 +62,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     """
     given = given_fields(body)
     _refuse(given)
-    tools = _tools(given.get("tools"))
+    tools = read_tools(given.get("tools"))
     top_p = number(given, "top_p", low=0.0, high=1.0)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
@@ -68,8 +71,8 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         raise bad_request("input must say something.", param="input")
     return ResponsesRequest(
         messages=messages,
-        tools=tools,
-        calls=reads_calls(given) and tools is not None,
+        tools=tools.functions or None,
+        calls=reads_calls(given) and bool(tools.functions),
         one_call=not boolean(given, "parallel_tool_calls", True),
         n=1,
         stream=boolean(given, "stream", False),
@@ -84,7 +87,8 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         store=boolean(given, "store", True),
         sealed_thoughts=_THOUGHTS in given.get("include", ()),
         num_instructions=len(leading),
-        echo=_echo(given),
+        namespaces=tools.namespaces,
+        echo=_echo(given, tools),
     )
 
 
@@ -166,31 +170,7 @@ def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: field for key, field in value.items() if field is not None}
 
 
-def _tools(value: Any) -> list[dict[str, Any]] | None:
-    """Functions, as chat completions write them down."""
-    if value is not None and not isinstance(value, list):
-        raise bad_request("tools must be an array.", param="tools")
-    return [_tool(item, f"tools[{index}]") for index, item in enumerate(value or ())] or None
-
-
-def _tool(item: Any, where: str) -> dict[str, Any]:
-    kind = item.get("type") if isinstance(item, dict) else item
-    if kind != "function":
-        raise unsupported(where, f"got type {kind!r}; allowed: function, run by the client")
-    if not isinstance(item.get("name"), str):
-        raise bad_request(f"{where}.name must be a string.", param=where)
-    if not isinstance(item.get("description"), str | None):
-        raise bad_request(f"{where}.description must be a string.", param=where)
-    if not isinstance(item.get("strict"), bool | None):
-        raise bad_request(f"{where}.strict must be true or false.", param=where)
-    if not isinstance(item.get("parameters"), dict | None):
-        raise bad_request(f"{where}.parameters must be an object.", param=where)
-    names = ("name", "description", "parameters")
-    function = {name: item[name] for name in names if item.get(name) is not None}
-    return {"type": "function", "function": function}
-
-
-def _echo(given: Mapping[str, Any]) -> dict[str, Any]:
+def _echo(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
     """What the response says of its request."""
     names = ("user", "safety_identifier", "prompt_cache_key")
     return {
@@ -205,15 +185,9 @@ def _echo(given: Mapping[str, Any]) -> dict[str, Any]:
         "store": given.get("store", True),
         "text": {"format": _PLAIN, **_object(given, "text")},
         "tool_choice": given.get("tool_choice", "auto"),
-        "tools": [_echoed_tool(tool) for tool in given.get("tools", ())],
+        "tools": tools.echo,
         "truncation": "disabled",
     }
-
-
-def _echoed_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A function in full: clients expect these fields of it."""
-    names = ("name", "description", "parameters", "strict")
-    return {"type": "function", **{name: tool.get(name) for name in names}}
 
 
 def _metadata(value: Any) -> dict[str, str]:

@@ -31,7 +31,7 @@ class ResponsesWriter(Writer):
         self._request = request
         self._turn = turn
         self._id = f"resp_{turn.id}"
-        self._output = Output(turn.id, turn.call_id)
+        self._output = Output(turn.id, turn.call_id, namespaces=request.namespaces)
         self._num_events = 0
         self._head = {
             "id": self._id,
