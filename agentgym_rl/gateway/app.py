@@ -31,7 +31,7 @@ from .dialects.chat import ChatDialect
 from .dialects.responses import ResponsesDialect
 from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
 from .exchange import Asked, ClientGone, Exchange
-from .parsers import Event
+from .parsers import Event, for_model
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
 
@@ -188,6 +188,7 @@ class GatewayApp(SessionApp):
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
+        self._parsers = for_model(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -198,7 +199,7 @@ class GatewayApp(SessionApp):
             request,
             self._chat,
             max_model_len=self._max_model_len,
-            parser=self._config.tool_parser,
+            parsers=self._parsers,
         )
         writer = dialect.writer(session, request, turns, model=self._model_name)
         exchange.error_event = writer.error_event

@@ -48,7 +48,7 @@ class ChatFormat:
         self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self._template = template
+        self.template = template
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
@@ -125,7 +125,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self._template.render([self._plain(message) for message in messages], tools)
+        return self.template.render([self._plain(message) for message in messages], tools)
 
     @property
     def _close(self) -> str:
@@ -168,7 +168,7 @@ class ChatFormat:
         call = {"type": "function", "id": "c", "function": {"name": "f", "arguments": arguments}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            return arguments in self._template.render([_OPENING, said])
+            return arguments in self.template.render([_OPENING, said])
         except ValueError:  # a template without tools, or one that insists on objects
             return False
 
@@ -176,7 +176,7 @@ class ChatFormat:
         """The added token that ends an assistant turn, if one does."""
         said = {"role": "assistant", "content": _SENTINEL}
         try:
-            rendered = self._template.render([_OPENING, said], add_generation_prompt=False)
+            rendered = self.template.render([_OPENING, said], add_generation_prompt=False)
         except ValueError:
             return None
         after = rendered.partition(_SENTINEL)[2]
@@ -267,7 +267,11 @@ def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = dict(call["function"])
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError):  # malformed: the template gets the text itself
+    except (
+        msgspec.DecodeError,
+        TypeError,
+        RecursionError,
+    ):  # malformed: the template gets the text itself
         return call
     return {**call, "function": function}
 
