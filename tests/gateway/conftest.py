@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
@@ -17,6 +18,7 @@ from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
@@ -226,6 +228,33 @@ def check_exact(
 @pytest.fixture(scope="session")
 def chat() -> ChatFormat:
     return ChatFormat.load(BUNDLED)
+
+
+THINKER = """\
+{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\\n' }}
+    {%- if m.reasoning_content %}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- m.content or '' }}
+    {%- for c in m.tool_calls or [] %}
+        {{- '<tool_call>\\n{"name": "' ~ c.function.name ~ '", "arguments": ' }}
+        {{- c.function.arguments | tojson ~ '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}OPENED{% endif %}"""
+
+
+@pytest.fixture(scope="session")
+def thinker():
+    """A chat format with thoughts; `opened`: its prompts end inside one."""
+    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
+
+    def make(*, opened=False):
+        source = THINKER.replace("OPENED", "{{ '<think>\\n' }}" if opened else "")
+        return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
+
+    return make
 
 
 @pytest.fixture(scope="session")

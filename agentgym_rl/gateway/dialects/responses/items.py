@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.gateway.errors import bad_request
+from agentgym_rl.gateway.messages import reasoning_keys
 
 _OUR_ID = re.compile(r"(?:msg|rs|fc)_.*-(\d{1,18})_\d+", re.DOTALL)
 _OUR_CALL = re.compile(r"call_(\d{1,18})_\d+")
@@ -105,8 +106,7 @@ class _Reader:
         turn = _turn_of(item.get("id"))
         turn = _turn_of(item.get("encrypted_content")) if turn is None else turn
         said = self._assistant("reasoning", turn)
-        if text:
-            said["reasoning_content"] = said.get("reasoning_content", "") + text
+        said.update(reasoning_keys(said.get("reasoning", "") + text))
 
     def _assistant(self, kind: str, turn: int | None) -> Message:
         """The message that an item of an assistant's turn is a part of; perhaps a new one."""

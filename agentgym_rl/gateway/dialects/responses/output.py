@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from agentgym_rl.gateway.parsers import Event, ToolCall
+from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
 
 from .items import item_id
 
@@ -37,6 +37,13 @@ _MESSAGE = _TextKind(
     {"type": "output_text", "annotations": [], "logprobs": []},
     {"logprobs": []},
 )
+_REASONING = _TextKind(
+    "rs",
+    "response.reasoning_text",
+    {"type": "reasoning", "summary": []},
+    {"type": "reasoning_text"},
+    {},
+)
 _IN_PROGRESS = {"status": "in_progress"}
 
 
@@ -44,12 +51,18 @@ class Output:
     """The items of one turn; `items` are those that have ended."""
 
     def __init__(
-        self, turn_id: str, call_id: Callable[[int], str], *, namespaces: Mapping[str, str]
+        self,
+        turn_id: str,
+        call_id: Callable[[int], str],
+        *,
+        namespaces: Mapping[str, str],
+        seals_thoughts: bool,
     ) -> None:
         self.items: list[dict[str, Any]] = []
         self._turn_id = turn_id
         self._call_id = call_id
         self._namespaces = namespaces
+        self._seals_thoughts = seals_thoughts
         self._num_calls = 0
         self._open: _TextKind | None = None
         self._text: list[str] = []
@@ -60,10 +73,12 @@ class Output:
             yield from self._end("completed")
             yield from self._call(event)
             return
-        if self._open is not _MESSAGE:
+        thought = isinstance(event, Reasoning)
+        kind, text = (_REASONING, event.text) if thought else (_MESSAGE, event)
+        if self._open is not kind:
             yield from self._end("completed")
-            yield from self._begin(_MESSAGE)
-        yield from self._delta(event)
+            yield from self._begin(kind)
+        yield from self._delta(text)
 
     def finish(self, status: Status) -> Iterator[OutputEvent]:
         """What the end of the reply adds; a reply of nothing is an empty message, or clients
@@ -94,6 +109,8 @@ class Output:
         yield f"{kind.events}.done", {**place, "text": text, **kind.delta}
         yield "response.content_part.done", {**place, "part": part}
         item = {"id": place["item_id"], **kind.item, "content": [part], "status": status}
+        if kind is _REASONING and self._seals_thoughts:
+            item["encrypted_content"] = item["id"]  # clients keep this of them, if nothing else
         yield self._ended(item)
 
     def _call(self, call: ToolCall) -> Iterator[OutputEvent]:

@@ -44,7 +44,7 @@ class ResponsesRequest(ChatRequest):
 
     store: bool
     """Whether later requests may name the response."""
-    sealed_thoughts: bool
+    seals_thoughts: bool
     """Whether reasoning items name their turn in `encrypted_content`."""
     num_instructions: int
     """Messages that are of this request alone: 1 with instructions."""
@@ -85,7 +85,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         seed=None,
         stop=(),
         store=boolean(given, "store", True),
-        sealed_thoughts=_THOUGHTS in given.get("include", ()),
+        seals_thoughts=_THOUGHTS in given.get("include", ()),
         num_instructions=len(leading),
         namespaces=tools.namespaces,
         echo=_echo(given, tools),

@@ -31,7 +31,12 @@ class ResponsesWriter(Writer):
         self._request = request
         self._turn = turn
         self._id = f"resp_{turn.id}"
-        self._output = Output(turn.id, turn.call_id, namespaces=request.namespaces)
+        self._output = Output(
+            turn.id,
+            turn.call_id,
+            namespaces=request.namespaces,
+            seals_thoughts=request.seals_thoughts,
+        )
         self._num_events = 0
         self._head = {
             "id": self._id,
@@ -103,7 +108,7 @@ class ResponsesWriter(Writer):
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._turn.reasoning_tokens()},
             "total_tokens": usage["total_tokens"],
         }
 
