@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from agentgym_rl.config import GatewayConfig
+
 PATH = "/v1/responses"
 ASKED = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]
 
@@ -255,6 +257,16 @@ def test_an_engine_that_fails_in_the_middle_fails_the_response(stage, spell, wor
     assert error["code"] == error["error"]["code"] == "engine_failed"
     missing = _ask(scene, session, input="Hi", previous_response_id=failed["response"]["id"])
     assert missing.error["code"] == "previous_response_not_found"
+
+
+def test_a_response_that_never_began_does_not_fail_but_is_an_error(stage, spell, words):
+    say = words.Say(spell.bytewise("ab"), delay_s=0.1, fail_after=0)
+    scene = stage([say], config=GatewayConfig(keep_alive_s=0.03))
+    answer = _ask(scene, scene.open(), input="Hi", stream=True)
+    events = [line for line in answer.data.splitlines() if line and not line.startswith(b":")]
+    assert events[0] == b"event: error"
+    assert json.loads(events[1].removeprefix(b"data: "))["sequence_number"] == 0
+    assert len(events) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

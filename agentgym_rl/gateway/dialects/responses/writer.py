@@ -14,7 +14,7 @@ from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.turn import Turn, total_usage
 
-from .output import Output, OutputEvent
+from .output import Output, OutputEvent, Status
 from .requests import ResponsesRequest
 
 _encode = msgspec.json.Encoder().encode
@@ -74,17 +74,14 @@ class ResponsesWriter(Writer):
         return last + self._write([(f"response.{self._status}", {"response": self._ended()})])
 
     def error_event(self, error: ApiError) -> bytes:
-        said = error.body["error"]
-        failure = {"code": "server_error", "message": said["message"]}
-        return self._write(
-            [
-                ("response.failed", {"response": self._response("failed", error=failure)}),
-                error_fields(error),
-            ]
-        )
+        failure = {"code": "server_error", "message": error.body["error"]["message"]}
+        failed = {"response": self._response("failed", error=failure)}
+        begun = self._num_events > 0  # else clients have not heard of a response
+        ends: list[OutputEvent] = [("response.failed", failed)] if begun else []
+        return self._write([*ends, error_fields(error)])
 
     @property
-    def _status(self) -> Any:
+    def _status(self) -> Status:
         return "incomplete" if self._turn.finish_reason == "length" else "completed"
 
     def _ended(self) -> dict[str, Any]:
