@@ -48,7 +48,7 @@ class ChatFormat:
         self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self.template = template
+        self._template = template
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
@@ -111,6 +111,11 @@ class ChatFormat:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    @property
+    def template(self) -> ChatTemplate:
+        """What renders messages."""
+        return self._template
+
     def encode(self, text: str) -> list[int]:
         """Text as the template writes it, special tokens included, to ids."""
         if _BREAK not in text:
@@ -125,7 +130,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self.template.render([self._plain(message) for message in messages], tools)
+        return self._template.render([self._plain(message) for message in messages], tools)
 
     @property
     def _close(self) -> str:
@@ -168,7 +173,7 @@ class ChatFormat:
         call = {"type": "function", "id": "c", "function": {"name": "f", "arguments": arguments}}
         said = {"role": "assistant", "content": "", "tool_calls": [call]}
         try:
-            return arguments in self.template.render([_OPENING, said])
+            return arguments in self._template.render([_OPENING, said])
         except ValueError:  # a template without tools, or one that insists on objects
             return False
 
@@ -176,7 +181,7 @@ class ChatFormat:
         """The added token that ends an assistant turn, if one does."""
         said = {"role": "assistant", "content": _SENTINEL}
         try:
-            rendered = self.template.render([_OPENING, said], add_generation_prompt=False)
+            rendered = self._template.render([_OPENING, said], add_generation_prompt=False)
         except ValueError:
             return None
         after = rendered.partition(_SENTINEL)[2]
@@ -267,11 +272,7 @@ def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = dict(call["function"])
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (
-        msgspec.DecodeError,
-        TypeError,
-        RecursionError,
-    ):  # malformed: the template gets the text itself
+    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
         return call
     return {**call, "function": function}
 

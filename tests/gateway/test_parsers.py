@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import HermesParser, TextParser, ToolCall, parse_call
 from agentgym_rl.gateway.stops import StopCutter
-from reading import CUTS, Read, check_cuts, read, texts
 
 
 def _parse(*pieces):

@@ -5,9 +5,9 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import Llama3JsonParser, ToolCall
-from reading import CUTS, Read, check_cuts, read, texts
 
 TAG = "<|python_tag|>"
 GOOD = '{"name": "f", "parameters": {"x":  "é}\\"{"}}'

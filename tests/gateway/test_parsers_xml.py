@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.gateway.parsers import Qwen3XmlParser, ToolCall
 from agentgym_rl.gateway.parsers.schemas import value_json
-from reading import CUTS, Read, check_cuts, read, texts, tool
 
 TOOL = tool(text={"type": "string"}, count={"type": "integer"}, more={"type": "object"})
 

@@ -6,11 +6,11 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.parsers import ResponseTemplate, ResponseTemplateParser, ToolCall
 from agentgym_rl.gateway.parsers.long_spaces import LongSpaces
-from reading import CUTS, Read, check_cuts, read, texts, tool
 
 TOOLS = [tool(text={"type": "string"}, count={"type": "integer"})]
 START = "<|im_start|>assistant\n"
@@ -107,6 +107,13 @@ def templates():
 def test_a_reply_is_what_the_template_says(templates, name, text, shown):
     assert read(ResponseTemplateParser(templates[name], TOOLS, START), text) == shown
     check_cuts(lambda: ResponseTemplateParser(templates[name], TOOLS, START), text, [3, 1, 4, 1])
+
+
+def test_a_field_that_is_no_text_for_transformers_is_still_streamed():
+    fields = {"content": {"content": "json"}, "reasoning": {**THOUGHTS, "content": "int"}}
+    template = ResponseTemplate({"start_anchor": START, "fields": fields})
+    parser = ResponseTemplateParser(template, None, START)
+    assert read(parser, "<think>x</think>{oh") == Read("{oh", reasoning="x")
 
 
 def test_a_prompt_may_open_the_thought(templates):
