@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -105,6 +106,17 @@ class Turn:
                 entry = {"token": text, "logprob": logprob, "bytes": list(text.encode())}
                 content.append({**entry, "top_logprobs": []})
         return {"content": content, "refusal": None}
+
+    def reasoning_tokens(self) -> int:
+        """Sampled tokens up to the end of the thoughts."""
+        if not self._reasoning:
+            return 0
+        ids, end = self.sample.ids, 0
+        text = self._chat.text(ids)
+        for piece in self._reasoning:
+            end = max(text.find(piece, end), end) + len(piece)
+        lengths = range(len(ids))
+        return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
 
     def commit(self, *, is_retry: bool = False) -> Sampled:
         """Record the finished turn; `message` is what to send, the node to be told of delivery.
