@@ -36,6 +36,20 @@ async def prepare_context(
     return context, prompt
 
 
+async def count_prompt(tree: Tree, chat: ChatFormat, request: ChatRequest) -> int:
+    """Tokens that a reply to `request` would be sampled from; no turn comes of asking.
+
+    Raises:
+        ApiError: 400 when the template refuses the messages.
+    """
+    place = tree.locate(tools_key(request.tools), request.messages)
+    if place.known is not None:
+        return len(place.known.path())
+    base = _base(place, chat)
+    num_before = 0 if base is None else len(base.context.path()) + len(base.ids)
+    return num_before + len(await _new_tokens(place, base, chat, request))
+
+
 def _base(place: Place, chat: ChatFormat) -> Sampled | None:
     """The sampled turn whose tokens can be continued, if there is one."""
     anchor = place.anchor

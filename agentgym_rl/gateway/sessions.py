@@ -114,6 +114,12 @@ class Session:
         """The engine's name for a request, never used before."""
         return f"{self.id}-{self._tag}-{number}"
 
+    def number_of(self, request_id: str) -> int | None:
+        """The number of a request of this session; None for every other id."""
+        head, _, number = request_id.rpartition("-")
+        ours = head == f"{self.id}-{self._tag}" and number.isdecimal() and len(number) < 16
+        return int(number) if ours else None
+
     @contextmanager
     def in_flight(self, deadline: asyncio.Timeout) -> Iterator[None]:
         """Let `abort` end this turn by its deadline."""

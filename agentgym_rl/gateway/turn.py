@@ -50,6 +50,8 @@ class Turn:
         self.message: dict[str, Any] = {}
         """What the client gets; whole once the turn is committed."""
         self.id = session.request_id(number)
+        self.said: list[Event] = []
+        """What the message is made of, in order."""
         self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
         self._context = context
         self._chat = chat
@@ -87,6 +89,11 @@ class Turn:
     def finish_reason(self) -> str:
         """As in OpenAI."""
         return "tool_calls" if self._calls and self._finish == "stop" else str(self._finish)
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the message."""
+        return self._cutter.found
 
     def call_id(self, position: int) -> str:
         """The id of the turn's tool call number `position`."""
@@ -161,6 +168,7 @@ class Turn:
             else:
                 self._calls.append(event)
             kept.append(event)
+        self.said += kept
         return kept
 
     def _message(self) -> dict[str, Any]:

@@ -37,11 +37,33 @@ class Writer(ABC):
         """The events that end a stream; all turns are committed."""
 
 
-class Dialect(ABC):
-    """One path of the API."""
+class Route(ABC):
+    """One path of the API, whose key opens a session."""
 
     path: ClassVar[str]
     """After POST."""
+    request_id: ClassVar[str] = "x-request-id"
+    """The header of a reply that names the request."""
+
+    @abstractmethod
+    def error(self, error: ApiError) -> bytes:
+        """The body of an error reply."""
+
+
+class Question(Route):
+    """A path that is answered at once: nothing is sampled, and nothing recorded."""
+
+    @abstractmethod
+    async def answer(self, session: Session, body: bytes) -> bytes:
+        """The body of the reply.
+
+        Raises:
+            ApiError: 400, naming what is wrong or not supported.
+        """
+
+
+class Dialect(Route):
+    """A path that is answered with what is sampled for it."""
 
     @abstractmethod
     def read(self, session: Session, body: bytes) -> ChatRequest:
@@ -56,10 +78,6 @@ class Dialect(ABC):
         self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
     ) -> Writer:
         """Of the reply to `request`: one turn for each of its `n` samples."""
-
-    @abstractmethod
-    def error(self, error: ApiError) -> bytes:
-        """The body of an error reply."""
 
     @abstractmethod
     def error_event(self, error: ApiError) -> bytes:
