@@ -249,10 +249,13 @@ class GatewayApp(SessionApp):
         if not stream:
             yield
             return
-        async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
-            yield
-            keeper.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
+                yield
+                keeper.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
 
 async def _keep_alive(exchange: Exchange, every_s: float) -> None:
