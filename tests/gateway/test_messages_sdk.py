@@ -164,7 +164,7 @@ def test_errors_are_the_clients_own(stage, spell, words):
         ("BadRequestError", "invalid_request_error"),
         ("BadRequestError", "invalid_request_error"),
         ("AuthenticationError", "authentication_error"),
-        ("InternalServerError", "api_error"),
+        ("ServiceUnavailableError", "api_error"),
         ("APIStatusError", "invalid_request_error"),
     ]
     assert "prompt is too long" in outcomes[0][2]
