@@ -8,12 +8,13 @@ honoured or refused by name: an agent must not believe in an option that does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from .errors import bad_request, unsupported
+from .template import RESERVED
 
 _IGNORED = frozenset(
     {
@@ -34,10 +35,12 @@ _READ = frozenset(
         *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
+        *("chat_template_kwargs", "reasoning_effort"),
     }
 )
 _MAX_SAMPLES = 128
 """As in OpenAI."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -62,6 +65,8 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -98,6 +103,7 @@ def parse_request(body: bytes) -> ChatRequest:
         top_k=max(_integer(given, "top_k", low=-1) or 0, 0),
         seed=_integer(given, "seed"),
         stop=_stop(given.get("stop")),
+        template_kwargs=_template_kwargs(given),
     )
 
 
@@ -169,6 +175,28 @@ def _choice(given: Mapping[str, Any]) -> bool:
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
     return choice == "auto"
+
+
+def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    kwargs = given.get("chat_template_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise bad_request(
+            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    effort = given.get("reasoning_effort")
+    if effort is None:
+        return kwargs
+    if effort not in _EFFORTS:
+        raise bad_request(
+            f"reasoning_effort: got {effort!r}, allowed: {', '.join(_EFFORTS)}",
+            param="reasoning_effort",
+        )
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinks, **kwargs}
 
 
 def _samples(given: Mapping[str, Any]) -> int:

@@ -30,7 +30,7 @@ REFUSED = {
     "audio": {"audio": {"voice": "x"}},
     "modalities": {"modalities": ["text", "audio"]},
     "top_logprobs": {"logprobs": True, "top_logprobs": 2},
-    "reasoning_effort": {"reasoning_effort": "low"},
+    "reasoning_effort": {"reasoning_effort": "loud"},
     "best_of": {"best_of": 3},
     "top_p": {"top_p": 0.9},
     "top_k": {"top_k": 5},

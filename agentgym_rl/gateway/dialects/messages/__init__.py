@@ -63,7 +63,7 @@ class CountTokens(_AnthropicRoute, Question):
 
     async def answer(self, session: Session, body: bytes) -> bytes:
         request = count_request(session, body)
-        return _encode({"input_tokens": await count_prompt(session.tree, self._chat, request)})
+        return _encode({"input_tokens": await count_prompt(session, self._chat, request)})
 
 
 def _body(error: ApiError) -> dict[str, object]:
