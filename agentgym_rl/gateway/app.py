@@ -31,6 +31,7 @@ from agentgym_rl.errors import ContextLengthError, EngineError
 from .chat import ChatFormat
 from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
+from .dialects.completions import CompletionsDialect
 from .dialects.messages import CountTokens, MessagesDialect
 from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
 from .exchange import Asked, ClientGone, Exchange
@@ -202,7 +203,12 @@ class GatewayApp(SessionApp):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        routes = (ChatDialect(), MessagesDialect(), CountTokens(chat))
+        routes = (
+            ChatDialect(),
+            MessagesDialect(),
+            CountTokens(chat),
+            CompletionsDialect(chat),
+        )
         super().__init__(sessions, routes, config=config, model_name=model_name)
         self._sampler = sampler
         self._chat = chat
@@ -231,11 +237,11 @@ class GatewayApp(SessionApp):
             if data:
                 await exchange.events(data)
 
-        async def keep_quiet(turn: Turn, events: list[Event]) -> None:
-            """The whole is sent at the end."""
+        async def keep(turn: Turn, events: list[Event]) -> None:
+            writer.take(turn, events)
 
         async with self._kept_alive(exchange, stream=request.stream):
-            await sample(turns, self._sampler, send if request.stream else keep_quiet)
+            await sample(turns, self._sampler, send if request.stream else keep)
         nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
         exchange.on_delivery += [node.note_delivery for node in nodes]
         if request.stream:

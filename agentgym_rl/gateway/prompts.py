@@ -29,6 +29,8 @@ async def prepare_context(
     Raises:
         ApiError: 400 when the template refuses the messages or no room is left to sample.
     """
+    if request.prompt is not None:
+        return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
     place = session.locate(request)
     context = place.known
     if context is None:
@@ -42,6 +44,22 @@ async def prepare_context(
         fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
         session.add_canary(canary.start(chat, fed))
     return context, prompt
+
+
+async def _raw_context(
+    session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
+) -> tuple[Context, list[int]]:
+    """The node for a prompt that no template writes. It stands on an earlier turn if it continues
+    its very tokens; a text is never fitted to them, its own tokens are what counts."""
+    if not isinstance(prompt, str):
+        ids = list(prompt)
+    elif len(prompt) < _OFF_LOOP_CHARS:
+        ids = chat.encode_raw(prompt)
+    else:
+        ids = await asyncio.to_thread(chat.encode_raw, prompt)
+    if len(ids) >= max_model_len:
+        raise context_overflow(max_model_len, len(ids))
+    return session.tree.continue_ids(ids), ids
 
 
 async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest) -> int:

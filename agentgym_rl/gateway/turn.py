@@ -50,8 +50,6 @@ class Turn:
         self.message: dict[str, Any] = {}
         """What the client gets; whole once the turn is committed."""
         self.id = session.request_id(number)
-        self.said: list[Event] = []
-        """What the message is made of, in order."""
         self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
         self._context = context
         self._chat = chat
@@ -175,7 +173,6 @@ class Turn:
             else:
                 self._calls.append(event)
             kept.append(event)
-        self.said += kept
         return kept
 
     def _message(self) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.dialects.typed import decode
+from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
@@ -24,28 +22,12 @@ from .wire import (
     NoneChoice,
     TextBlock,
     ThinkingBlock,
+    ThinkingOff,
     Tool,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
 )
-
-_T = TypeVar("_T", bound=Conversation)
-_PLACE = re.compile(r" - at `\$\.?(.*)`$")
-
-
-def _decode(body: bytes, kind: type[_T]) -> _T:
-    """Decode and check a request body.
-
-    Raises:
-        ApiError: 400, naming what is wrong or not supported.
-    """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        raise _refusal(body, str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
 
 
 def reply_request(session: Session, body: bytes) -> ChatRequest:
@@ -54,7 +36,7 @@ def reply_request(session: Session, body: bytes) -> ChatRequest:
     Raises:
         ApiError: 400.
     """
-    asked = _decode(body, MessagesRequest)
+    asked = decode(body, MessagesRequest, refused=_unsupported)
     if isinstance(asked.messages[-1], AssistantMessage):
         raise unsupported("prefill", "the last message must not be the assistant's")
     return _request(
@@ -75,7 +57,7 @@ def count_request(session: Session, body: bytes) -> ChatRequest:
     Raises:
         ApiError: 400.
     """
-    return _request(session, _decode(body, Conversation))
+    return _request(session, decode(body, Conversation, refused=_unsupported))
 
 
 def _request(
@@ -105,7 +87,12 @@ def _request(
         top_k=top_k,
         seed=None,
         stop=stop,
+        template_kwargs={} if asked.thinking is None else {"enable_thinking": _thinks(asked)},
     )
+
+
+def _thinks(asked: Conversation) -> bool:
+    return not isinstance(asked.thinking, ThinkingOff)
 
 
 def _system(given: str | list[TextBlock] | None) -> list[dict[str, Any]]:
@@ -167,18 +154,6 @@ def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
 def _text(content: str | Sequence[TextBlock]) -> str:
     """Blocks are lines: clients put reminders and files into blocks of their own."""
     return "\n".join(block.text for block in _blocks(content))
-
-
-def _refusal(body: bytes, why: str) -> ApiError:
-    """The error for a body that is JSON but no request: what is known and not supported has a
-    name of its own."""
-    try:
-        raw = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raw = {}
-    place = _PLACE.search(why)
-    param = place[1] if place else None
-    return _unsupported(raw) or bad_request(why.replace("$.", ""), param=param)
 
 
 def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:

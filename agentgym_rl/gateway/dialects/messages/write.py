@@ -28,6 +28,7 @@ class MessagesWriter(Writer):
             "role": "assistant",
             "model": model,
         }
+        self._said: list[Event] = []
         self._num_blocks = 0
         self._num_calls = 0
         self._open = ""
@@ -37,6 +38,9 @@ class MessagesWriter(Writer):
         return _encode(
             {**self._head, "content": self._content(), **self._ending(), "usage": self._usage()}
         )
+
+    def take(self, turn: Turn, events: Sequence[Event]) -> None:
+        self._said += events
 
     def begin(self) -> bytes:
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None}
@@ -96,7 +100,7 @@ class MessagesWriter(Writer):
     def _content(self) -> list[dict[str, Any]]:
         blocks: list[dict[str, Any]] = []
         num_calls = 0
-        for event in self._turn.said:
+        for event in self._said:
             if isinstance(event, ToolCall):
                 blocks.append(self._tool_use(event, num_calls))
                 num_calls += 1
