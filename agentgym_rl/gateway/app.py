@@ -35,6 +35,7 @@ from .dialects.completions import CompletionsDialect
 from .dialects.messages import CountTokens, MessagesDialect
 from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
 from .exchange import Asked, ClientGone, Exchange
+from .openapi import document
 from .parsers import Event
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
@@ -97,6 +98,8 @@ class SessionApp(ABC):
             "/v1/models": {"object": "list", "data": [model]},
             f"/v1/models/{self._model_name}": model,
         }
+        if (method, path) == ("GET", "/openapi.json"):
+            return msgspec.json.encode(document(self._routes, model=self._model_name))
         if method != "GET" or path not in routes:
             raise ApiError(404, f"No route {method} {path}.", code="not_found")
         return msgspec.json.encode(routes[path])

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.dialects.chat import DONE
-from agentgym_rl.gateway.dialects.typed import decode
+from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.requests import MAX_SAMPLES, ChatRequest
@@ -28,19 +28,17 @@ _MAX_TOKENS = 16
 """Of a reply to a request that does not say, as in OpenAI."""
 
 Zero = Annotated[float, Meta(ge=0, le=0)]
-Stop = Annotated[str, Meta(min_length=1)]
+Text = Annotated[str, Meta(min_length=1)]
 TokenId = Annotated[int, Meta(ge=0)]
-
-
-class StreamOptions(Struct):
-    include_usage: bool = False
+TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+_ONE = {"anyOf": [{"items": {"type": "integer"}}, {"maxItems": 1}]}
 
 
 class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     prompt: (
-        Annotated[str, Meta(min_length=1)]
-        | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+        Text
+        | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1, extra_json_schema=_ONE)]
     )
     """A text or token ids; in an array of one, too."""
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -49,7 +47,7 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: Stop | Annotated[list[Stop], Meta(max_length=4)] | None = None
+    stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
     """With 0 and 1 the log-prob of each sampled token; no others are recorded."""
     stream: bool | None = None
@@ -84,7 +82,7 @@ class CompletionsDialect(Dialect):
             one_call=False,
             n=asked.n or 1,
             stream=bool(asked.stream),
-            include_usage=asked.stream_options is not None and asked.stream_options.include_usage,
+            include_usage=_includes_usage(asked),
             logprobs=asked.logprobs is not None,
             max_tokens=asked.max_tokens or _MAX_TOKENS,
             temperature=asked.temperature,
@@ -171,6 +169,13 @@ def _logprobs(turn: Turn) -> dict[str, Any] | None:
         "top_logprobs": [{t: lp} for t, lp in zip(tokens, logprobs, strict=True)],
         "text_offset": list(accumulate(map(len, tokens[:-1]), initial=0)) if tokens else [],
     }
+
+
+def _includes_usage(asked: CompletionsRequest) -> bool:
+    options = asked.stream_options
+    if options is not None and not asked.stream:
+        raise bad_request("stream_options needs stream.", param="stream_options")
+    return options is not None and bool(options.include_usage)
 
 
 def _prompt(given: str | Sequence[Any]) -> str | list[int]:

@@ -15,6 +15,12 @@ _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 
 
+class StreamOptions(msgspec.Struct):
+    """Of OpenAI's streams."""
+
+    include_usage: bool | None = None
+
+
 def decode(
     body: bytes, kind: type[_T], *, refused: Callable[[Mapping[str, Any]], ApiError | None]
 ) -> _T:
