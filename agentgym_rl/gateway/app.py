@@ -33,7 +33,15 @@ from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
 from .dialects.completions import CompletionsDialect
 from .dialects.messages import CountTokens, MessagesDialect
-from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
+from .errors import (
+    ApiError,
+    bad_request,
+    engine_failed,
+    session_closed,
+    too_busy,
+    turn_timed_out,
+    wrong_method,
+)
 from .exchange import Asked, ClientGone, Exchange
 from .openapi import document
 from .parsers import Event
@@ -42,6 +50,7 @@ from .turn import Turn, open_turns, sample
 
 _log = logging.getLogger(__name__)
 
+_DESCRIPTION = "/openapi.json"
 _READ_TIMEOUT_S = 30.0
 _KEEP_ALIVE = b": still sampling\n"
 """A comment, which clients skip; without an empty line, or some would take it for an event."""
@@ -98,10 +107,14 @@ class SessionApp(ABC):
             "/v1/models": {"object": "list", "data": [model]},
             f"/v1/models/{self._model_name}": model,
         }
-        if (method, path) == ("GET", "/openapi.json"):
-            return msgspec.json.encode(document(self._routes, model=self._model_name))
-        if method != "GET" or path not in routes:
+        if path in self._routes:
+            raise wrong_method(method, path, allowed="POST")
+        if path != _DESCRIPTION and path not in routes:
             raise ApiError(404, f"No route {method} {path}.", code="not_found")
+        if method != "GET":
+            raise wrong_method(method, path, allowed="GET")
+        if path == _DESCRIPTION:
+            return msgspec.json.encode(document(self._routes, model=self._model_name))
         return msgspec.json.encode(routes[path])
 
     async def _post(

@@ -30,7 +30,7 @@ Content = str | list[TextPart] | None
 
 class CalledFunction(Struct):
     name: str
-    arguments: str = ""
+    arguments: str
 
 
 class Call(Struct):

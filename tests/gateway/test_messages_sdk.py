@@ -138,7 +138,7 @@ def test_what_ended_a_reply(stage, spell, words):
 
 def test_errors_are_the_clients_own(stage, spell, words):
     scene = stage([words.Say(spell.bytewise("ab"), fail_after=0)], max_model_len=200)
-    session = scene.open()
+    session, ids = scene.open(), []
 
     async def ask(client):
         outcomes = []
@@ -155,7 +155,7 @@ def test_errors_are_the_clients_own(stage, spell, words):
             try:
                 await asking.messages.create(**{**ASK, **fields})
             except anthropic.APIStatusError as error:
-                assert error.request_id.startswith("req_")
+                ids.append(error.request_id)
                 outcomes.append((type(error).__name__, error.body["error"]["type"], error.message))
         return outcomes
 
@@ -167,6 +167,7 @@ def test_errors_are_the_clients_own(stage, spell, words):
         ("ServiceUnavailableError", "api_error"),
         ("APIStatusError", "invalid_request_error"),
     ]
+    assert len({id for id in ids if id.startswith("req_")}) == 5
     assert "prompt is too long" in outcomes[0][2]
     assert len(scene.engine.journal) == 1  # asked once, though the client would retry
 
