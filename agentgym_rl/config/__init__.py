@@ -256,6 +256,20 @@ class EvalConfig(Section):
     """Seed of the held-out tasks (the same for every run, so that runs compare)."""
 
 
+class ServeConfig(Section):
+    """`arl serve`: episodes that other programs play."""
+
+    admin_key_env: str = "ARL_ADMIN_KEY"
+    """Name of the environment variable with the key that opens sessions. Where it is not set, a
+    gateway on loopback makes a key up and tells it; any other host needs one."""
+    max_sessions: int = Field(default=1024, ge=1)
+    """Sessions open at once; more are told to ask again (429)."""
+    idle_timeout_s: float = Field(default=600.0, gt=0)
+    """A session that asks nothing for so long is closed, and its seat in the group is free."""
+    group_timeout_s: float = Field(default=3600.0, gt=0)
+    """A group that is not complete by then is dropped."""
+
+
 class ClusterConfig(Section):
     """Where the processes run: on this machine, as children of `arl train`."""
 
@@ -294,6 +308,7 @@ class Config(Section):
     trainer: TrainerConfig = TrainerConfig()
     weights: WeightsConfig = WeightsConfig()
     eval: EvalConfig = EvalConfig()
+    serve: ServeConfig = ServeConfig()
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()
 

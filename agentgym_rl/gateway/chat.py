@@ -22,7 +22,7 @@ from agentgym_rl.errors import ConfigError
 from .fitting import Fitting
 from .shape import Rung, Shape, find_shape
 from .splice import Render, by_count, by_sentinel
-from .template import NO_KWARGS, ChatTemplate, read_json
+from .template import NO_KWARGS, RESERVED, ChatTemplate, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -90,8 +90,8 @@ class ChatFormat:
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
-        named = {name: value for name, value in kwargs.items() if not callable(value)}
-        key = json.dumps(named, sort_keys=True)
+        asked = self._template.variables - RESERVED
+        key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
         if key not in self._shapes:
             if len(self._shapes) >= _SHAPES_KEPT:
                 self._shapes.pop(next(iter(self._shapes)))
@@ -127,10 +127,11 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
-        end = self.shape(kwargs).end
-        if end is None:
+        shape = self.shape(kwargs)
+        if shape.end is None:
             raise ValueError("this chat template does not end assistant turns")
-        return self.encode(by_sentinel(self._bound(kwargs), end, reply, messages, tools))
+        tools = tools if shape.tools_in_tail else None
+        return self.encode(by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools))
 
     def counted_suffix(
         self,

@@ -141,6 +141,11 @@ class Session:
         """Turns answered so far."""
         return len(self.tree.turns)
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that were taken so far, answered or not."""
+        return self._requests
+
     def next_request(self) -> int:
         """The number of a new request."""
         number, self._requests = self._requests, self._requests + 1

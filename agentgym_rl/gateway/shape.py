@@ -8,7 +8,7 @@ rung that all probes confirm.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .splice import OPENING, SENTINEL, Render, Tools, TurnEnd, by_count, by_sentinel
@@ -29,6 +29,8 @@ class Shape:
     """What ruled out the rungs above the first of them; empty if it is the top one."""
     edits: bool = False
     """Whether a continuation may hold assistant messages too (those that a client rewrote)."""
+    tools_in_tail: bool = True
+    """Whether what follows a reply depends on the tools offered; else they need no rendering."""
     drops_thinking: bool = False
     """Whether thoughts of earlier turns vanish once a user speaks again."""
 
@@ -63,7 +65,7 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
     drops = _drops_thinking(render)
     if end is None:
         return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
-    faults = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
+    faults: dict[Rung, str] = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
     rungs = tuple(rung for rung, fault in faults.items() if not fault)
     ruled_out = [f"{rung}: {fault}" for rung, fault in faults.items() if fault]
     return Shape(
@@ -71,6 +73,7 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
         rungs,
         "" if "sentinel" in rungs else "; ".join(ruled_out),
         edits=not any(_fault(render, encode, end, rung, EDITS) for rung in rungs),
+        tools_in_tail=_tools_in_tail(render, end),
         drops_thinking=drops,
     )
 
@@ -107,6 +110,20 @@ def _fault(
         if not _is_tail(encode, end, whole, tail):
             return f"{probe.name}: the tail is not that of the whole conversation"
     return ""
+
+
+def _tools_in_tail(render: Render, end: TurnEnd) -> bool:
+    for probe in (probe for probe in PROBES if probe.tools):
+        try:
+            offered = _alone(render, end, probe)
+        except ValueError:  # nor will it be taken later
+            continue
+        try:
+            if offered != _alone(render, end, replace(probe, tools=None)):
+                return True
+        except ValueError:
+            return True
+    return False
 
 
 def _is_tail(encode: Encode, end: TurnEnd, whole: str, tail: str) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -37,11 +37,15 @@ class ChatTemplate:
     """A compiled chat template with the special tokens it may name."""
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str]) -> None:
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            named = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.variables = frozenset(named)
+        """Names that the template asks for; other arguments do nothing."""
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:

@@ -13,108 +13,16 @@ never change once added, so concurrent turns of a session need no lock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from .messages import MessageKey, message_key, num_leading, request_of, root_key, text_of
+from .echoes import echoed, restored, rewritten, until_next_reply
+from .messages import MessageKey, message_key, num_leading, root_key
+from .nodes import Context, ForkCause, Root, Sample, Sampled
 from .template import NO_KWARGS
 
-ForkCause = Literal[
-    "new_root",
-    "history_edit",
-    "args_edit",
-    "think_drop",
-    "template",
-    "seam",
-    "sibling",
-    "n_sibling",
-    "retry_sibling",
-]
-"""Why a turn does not continue the path before it (`sessions.COUNTERS` has the words)."""
 SiblingOf = Literal["n", "retry"]
 EditedCalls = Literal["fork", "trust"]
-
-
-@dataclass(slots=True, eq=False)
-class Root:
-    """Where conversations with the same system messages, tools and template arguments begin."""
-
-    tools: tuple[str, ...] = ()
-    """Names of the functions offered."""
-    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-    turns: list[Sampled] = field(default_factory=list)
-    """Those of its conversations, in the order they were answered."""
-
-
-@dataclass(slots=True, eq=False)
-class Context:
-    """Tokens fed to the engine. They follow those of `base`, or open a prompt (None)."""
-
-    root: Root
-    base: Sampled | None
-    ids: list[int]
-    anchor: Root | Sampled
-    """What it follows in the conversation; `base` unless the tokens had to be rendered anew."""
-    cause: ForkCause | None
-    replies: list[Sampled] = field(default_factory=list)
-
-    def path(self) -> list[int]:
-        """The exact engine input: every token from the top down to here."""
-        parts: list[list[int]] = [self.ids]
-        base = self.base
-        while base is not None:
-            parts += (base.ids, base.context.ids)
-            base = base.context.base
-        return list(chain.from_iterable(reversed(parts)))
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What the engine returned for one turn; the lists have one entry per token.
-
-    While the turn is being sampled, `versions` may lag behind.
-    """
-
-    ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    admitted: list[int]
-    """The version known to serve when the token's request was sent."""
-    times_s: list[float]
-    temperature: float
-
-
-@dataclass(slots=True, eq=False)
-class Sampled:
-    """One answered turn."""
-
-    context: Context
-    turn: int
-    """Counts the session's answered turns from 0."""
-    request: int
-    """The number its tool-call ids carry."""
-    sample: Sample
-    message: Mapping[str, Any]
-    """The assistant message as the client got it."""
-    key: MessageKey
-    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-    delivered: bool = False
-    """Whether a client got the whole reply."""
-
-    @property
-    def ids(self) -> list[int]:
-        return self.sample.ids
-
-    @property
-    def parent(self) -> Sampled | None:
-        """The turn before it in the conversation, whether or not it stands on its tokens."""
-        anchor = self.context.anchor
-        return anchor if isinstance(anchor, Sampled) else None
-
-    def note_delivery(self) -> None:
-        """A client got the whole reply."""
-        self.delivered = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +81,15 @@ class Tree:
             context = anchor.next.get(tuple(keys[start:index]))
             replies = context.replies if context else []
             same = [node for node in replies if node.key == keys[index]]
-            rewritten = None if same else _rewritten(replies, message)
-            if rewritten is not None and self._trusts:
-                same = [rewritten]
+            edit = None if same else rewritten(replies, message)
+            if edit is not None and self._trusts:
+                same = [edit]
             if not same:
-                edited = "args_edit" if rewritten else "history_edit"
+                edited = "args_edit" if edit else "history_edit"
                 continue
-            anchor, guessed = _echoed(same, message, _until_next_reply(messages, keys, index))
-            edited, trusted, start = None, rewritten is not None, index + 1
-            whole[index] = _restored(anchor.message, message)
+            anchor, guessed = echoed(same, message, until_next_reply(messages, keys, index))
+            edited, trusted, start = None, edit is not None, index + 1
+            whole[index] = restored(anchor.message, message)
         tail_keys = tuple(keys[start:])
         return Place(root, anchor, whole, whole[start:], tail_keys, edited, guessed, trusted)
 
@@ -278,10 +186,10 @@ class Tree:
             return _SIBLINGS[sibling_of]
         if not context.root.turns:
             return "new_root"
-        if context.cause is not None:
-            return context.cause
-        others = context.anchor.next.values()
-        return "history_edit" if any(other.replies for other in others) else None
+        others = [other for other in context.anchor.next.values() if other.replies]
+        if context.base is not None and not others:
+            return None  # even where a client put in messages of its own
+        return context.cause or "history_edit"
 
 
 _SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
@@ -310,53 +218,6 @@ def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sample
             ends[node.turn] = end
             found = max(found, (node, end), key=lambda one: one[1])
     return found
-
-
-def _rewritten(replies: Sequence[Sampled], message: Mapping[str, Any]) -> Sampled | None:
-    """The turn whose tool-call ids a message carries that says something else."""
-    request = request_of(message)
-    return next((node for node in replies if node.request == request), None)
-
-
-def _echoed(
-    same: Sequence[Sampled], message: Mapping[str, Any], behind: tuple[MessageKey, ...] | None
-) -> tuple[Sampled, bool]:
-    """Which of several turns that say the same a client echoes, and whether that is a guess.
-
-    Its tool-call ids tell; else its exact text; else that these messages have followed it before
-    (`behind`); else it is the last one that reached the client.
-    """
-    if len(same) == 1:
-        return same[0], False
-    request, text = request_of(message), text_of(message.get("content"))
-    for node in same:
-        if node.request == request:
-            return node, False
-    exact = [node for node in same if text_of(node.message.get("content")) == text] or same
-    if len(exact) == 1:
-        return exact[0], False
-    followed = [node for node in exact if behind is not None and behind in node.next]
-    reached = [node for node in exact if node.delivered]
-    return (followed or reached or exact)[-1], True
-
-
-def _until_next_reply(
-    messages: Sequence[Mapping[str, Any]], keys: Sequence[MessageKey], index: int
-) -> tuple[MessageKey, ...] | None:
-    """The keys between the assistant message `index` and the next one; None: there is none."""
-    for later in range(index + 1, len(messages)):
-        if messages[later]["role"] == "assistant":
-            return tuple(keys[index + 1 : later])
-    return None
-
-
-def _restored(ours: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was sampled, under the tool-call ids that the client knows it by."""
-    theirs = echo.get("tool_calls") or ()
-    if not theirs or len(theirs) != len(ours.get("tool_calls") or ()):
-        return ours
-    calls = zip(ours["tool_calls"], theirs, strict=True)
-    return {**ours, "tool_calls": [{**call, "id": other.get("id")} for call, other in calls]}
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -132,7 +132,9 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
     if not np.isfinite(np.asarray(shard.rewards, np.float64)).all():
         raise TrainerError(f"batch {shard.step} has a reward that is not finite")
     if shard.turn_returns and len(shard.turn_returns) != num_episodes:
-        raise TrainerError(f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes")
+        raise TrainerError(
+            f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes"
+        )
     if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in shard.turn_returns):
         raise TrainerError(f"batch {shard.step} has a turn's return that is not finite")
     for item in (item for part in shard.minibatches for item in part):

@@ -1,4 +1,4 @@
-"""Exact continuation under the chat templates of well-known families; transformers is the oracle."""
+"""Exact continuation under chat templates of well-known families; transformers is the oracle."""
 
 import asyncio
 import json
@@ -140,6 +140,41 @@ def test_a_cut_turn_is_followed_by_the_next_opener(words):
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal)
     assert record.counters["forks"] == 0
+
+
+TURNS = st.lists(
+    st.tuples(st.lists(st.integers(0, 10_000), max_size=8), st.integers(0, 3), TEXT),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(max_examples=12, deadline=None)
+@given(turns=TURNS)
+def test_any_tokens_at_all_are_recorded_exactly(words, name, turns):
+    """Whatever is sampled, and whichever token ends it or none does."""
+    family = FAMILIES[name]
+    size, stops = family.tokenizer.get_vocab_size(), family.chat.stop_token_ids
+    said = []
+    for number, (ids, end, _) in enumerate(turns):
+        own = [number + 10, *(id % size for id in ids if id % size not in stops)]
+        closed = [*own, stops[end % len(stops)]]
+        said.append(words.Say(closed, "stop") if end else words.Say(own, "length"))
+    scene = words.Stage(family.chat, said)
+    session = scene.open()
+    asyncio.run(scene.play(session, [text for *_, text in turns[:-1]]))
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=len(record.rows))
+    assert record.counters["forks"] == record.counters["forks_seam"] == len(record.rows) - 1
+    assert name == "glm" or len(record.rows) == 1
+
+
+def test_arguments_that_no_template_reads_are_not_probed(words):
+    chat = FAMILIES["qwen3"].chat
+    shapes = {id(chat.shape({"trace": n, "enable_thinking": False})) for n in range(9)}
+    assert shapes == {id(chat.shape({"enable_thinking": False}))}
+    assert id(chat.shape()) not in shapes
 
 
 THOUGHT = "<think>\nTimes.\n</think>\n\n"

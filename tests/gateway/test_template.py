@@ -54,6 +54,7 @@ NUMBERED = """\
 """What a turn looks like depends on all turns before it."""
 
 
+@functools.cache
 def _format(source):
     tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
     return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
