@@ -1,6 +1,6 @@
 """Arguments of tool calls, which are text to the model and an object in Anthropic's API.
 
-What is no object goes to the client as {"_raw": text}: a tool call all the same, which fails the
+A malformed call, whose text is no object, goes to the client as {"_raw": text}: a tool call all the same, which fails the
 client's own check of its arguments, so that the model is told. Arguments that are such an object
 themselves are wrapped too: what comes back always means one text.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.gateway.errors import bad_request
+from agentgym_rl.gateway.parsers import ToolCall
 
 
 class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
@@ -21,15 +22,15 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 _wrapped = msgspec.json.Decoder(_Wrapped)
 
 
-def input_of(arguments: str) -> msgspec.Raw:
+def input_of(call: ToolCall) -> msgspec.Raw:
     """What a client gets, as JSON: the arguments byte for byte where they are an object."""
     try:
-        value: Any = msgspec.json.decode(arguments)
+        value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, RecursionError):
         value = None
     if isinstance(value, dict) and value.keys() != {"_raw"}:
-        return msgspec.Raw(arguments.encode())
-    return msgspec.Raw(msgspec.json.encode(_Wrapped(arguments)))
+        return msgspec.Raw(call.arguments.encode())
+    return msgspec.Raw(msgspec.json.encode(_Wrapped(call.arguments)))
 
 
 def arguments_of(given: msgspec.Raw, where: str) -> str:

@@ -115,7 +115,7 @@ class MessagesWriter(Writer):
             "type": "tool_use",
             "id": self._turn.call_id(position),
             "name": call.name,
-            "input": input_of(call.arguments),
+            "input": input_of(call),
         }
 
     def _ending(self) -> dict[str, Any]:
