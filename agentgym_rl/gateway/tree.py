@@ -99,7 +99,7 @@ class Tree:
         base, start = _longest_beginning(self.turns, ids)
         root = self._roots.setdefault(_OF_IDS, Root()) if base is None else base.context.root
         place = Place(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
-        return self.extend(place, ids[start:], base=base, cause=None if base else "new_root")
+        return self.extend(place, ids[start:], base=base)
 
     def extend(
         self, place: Place, ids: list[int], *, base: Sampled | None, cause: ForkCause | None = None

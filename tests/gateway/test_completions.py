@@ -46,7 +46,7 @@ def test_a_text_is_its_own_tokens_and_a_fork_is_counted(stage, spell, words):
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal, num_rows=2)
     assert scene.engine.journal[1].prompt == tuple(spell.canonical("one the answer more"))
-    assert (record.counters["forks"], record.counters["forks_new_root"]) == (1, 1)
+    assert (record.counters["forks"], record.counters["forks_history_edit"]) == (1, 1)
     assert record.messages[0]["content"] == "one the answer more"
 
 

@@ -29,7 +29,7 @@ PLAIN_REFUSALS = (
     "prefill is not supported",
     "needs stream",
     "is not the client's to set",
-    "Expected `int`, got `float`",  # 3.0 is an integer to JSON Schema
+    "got `float`",  # 3.0 is an integer to JSON Schema
     "expected an integer",
 )
 

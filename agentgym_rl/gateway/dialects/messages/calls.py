@@ -1,8 +1,8 @@
 """Arguments of tool calls, which are text to the model and an object in Anthropic's API.
 
-A malformed call, whose text is no object, goes to the client as {"_raw": text}: a tool call all the same, which fails the
-client's own check of its arguments, so that the model is told. Arguments that are such an object
-themselves are wrapped too: what comes back always means one text.
+A malformed call goes to the client as {"_raw": its text}: a tool call all the same, which fails
+the client's own check of its arguments, so that the model is told. Arguments that are such an
+object themselves are wrapped too: what comes back always means one text.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
     return [TextBlock(content)] if isinstance(content, str) else content
 
 
-def _text(content: str | Sequence[TextBlock]) -> str:
+def _text(content: str | Sequence[Any]) -> str:
     """Blocks are lines: clients put reminders and files into blocks of their own."""
     return "\n".join(block.text for block in _blocks(content))
 
