@@ -66,7 +66,7 @@ def find_shape(render: Render, encode: Encode, added: Mapping[str, int]) -> Shap
     if end is None:
         return Shape(None, why="no added token ends an assistant turn", drops_thinking=drops)
     faults: dict[Rung, str] = {rung: _fault(render, encode, end, rung, PROBES) for rung in _SPLICES}
-    rungs = tuple(rung for rung, fault in faults.items() if not fault)
+    rungs: tuple[Rung, ...] = tuple(rung for rung, fault in faults.items() if not fault)
     ruled_out = [f"{rung}: {fault}" for rung, fault in faults.items() if fault]
     return Shape(
         end,
