@@ -58,9 +58,9 @@ class MessagesWriter(Writer):
     def _pieces(self, event: Event) -> list[bytes]:
         if isinstance(event, ToolCall):
             return self._call(event)
-        return self._text("text", event)
+        return self._words(*_spoken(event))
 
-    def _text(self, kind: str, text: str) -> list[bytes]:
+    def _words(self, kind: str, text: str) -> list[bytes]:
         """A piece of text or thought: of the open block, or of a new one."""
         pieces: list[bytes] = []
         if self._open != kind:
@@ -104,10 +104,12 @@ class MessagesWriter(Writer):
             if isinstance(event, ToolCall):
                 blocks.append(self._tool_use(event, num_calls))
                 num_calls += 1
-            elif blocks and blocks[-1]["type"] == "text":
-                blocks[-1]["text"] += event
-            else:
-                blocks.append({"type": "text", "text": event})
+                continue
+            kind, text = _spoken(event)
+            if not blocks or blocks[-1]["type"] != kind:
+                signed = {"signature": self._turn.id} if kind == "thinking" else {}
+                blocks.append({**_EMPTY[kind], **signed})
+            blocks[-1][kind] += text
         return blocks
 
     def _tool_use(self, call: ToolCall, position: int) -> dict[str, Any]:
@@ -133,6 +135,12 @@ class MessagesWriter(Writer):
             "cache_read_input_tokens": 0,
             "output_tokens": len(self._turn.sample.ids),
         }
+
+
+def _spoken(event: Event) -> tuple[str, str]:
+    """What is no call: the type of its block, and the text."""
+    assert not isinstance(event, ToolCall)
+    return ("text", event) if isinstance(event, str) else ("thinking", event.text)
 
 
 _EMPTY: dict[str, dict[str, Any]] = {
