@@ -1,7 +1,8 @@
 """The OpenAI endpoint as a bare ASGI callable.
 
     POST the path of a dialect    streamed or not; the API key names the session
-    GET  /v1/models, /v1/models/NAME, /health
+    POST the path of a question   answered at once
+    GET  /v1/models, /v1/models/NAME, /health, /openapi.json
 
 Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import msgspec
 
@@ -26,17 +29,29 @@ from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
-from .dialects import Dialect
+from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
+from .dialects.completions import CompletionsDialect
+from .dialects.messages import CountTokens, MessagesDialect
 from .dialects.responses import ResponsesDialect
-from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
+from .errors import (
+    ApiError,
+    bad_request,
+    engine_failed,
+    session_closed,
+    too_busy,
+    turn_timed_out,
+    wrong_method,
+)
 from .exchange import Asked, ClientGone, Exchange
+from .openapi import document
 from .parsers import Event, for_model
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
 
 _log = logging.getLogger(__name__)
 
+_DESCRIPTION = "/openapi.json"
 _READ_TIMEOUT_S = 30.0
 _KEEP_ALIVE = b": still sampling\n"
 """A comment, which clients skip; without an empty line, or some would take it for an event."""
@@ -48,13 +63,13 @@ class SessionApp(ABC):
     def __init__(
         self,
         sessions: SessionTable,
-        dialects: tuple[Dialect, ...],
+        routes: tuple[Route, ...],
         *,
         config: GatewayConfig,
         model_name: str,
     ) -> None:
         self._sessions = sessions
-        self._dialects: Mapping[str, Dialect] = {dialect.path: dialect for dialect in dialects}
+        self._routes: Mapping[str, Route] = {route.path: route for route in routes}
         self._config = config
         self._model_name = model_name
         self._num_requests = 0
@@ -73,14 +88,15 @@ class SessionApp(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
         path, key = _address(scope)
-        dialect = self._dialects.get(path) if scope["method"] == "POST" else None
+        route = self._routes.get(path) if scope["method"] == "POST" else None
+        send = _named(send, Route.request_id if route is None else route.request_id)
         try:
-            if dialect is not None:
-                await self._post(dialect, key, scope, receive, send)
+            if route is not None:
+                await self._post(route, key, scope, receive, send)
             else:
                 await reply(send, 200, self._get(scope["method"], path))
         except ApiError as error:
-            body = msgspec.json.encode(error.body) if dialect is None else dialect.error(error)
+            body = msgspec.json.encode(error.body) if route is None else route.error(error)
             await reply(send, error.status, body, headers=error.headers)
         except ConnectionError:
             _log.debug("a client hung up before its reply was complete")
@@ -92,20 +108,47 @@ class SessionApp(ABC):
             "/v1/models": {"object": "list", "data": [model]},
             f"/v1/models/{self._model_name}": model,
         }
-        if method != "GET" or path not in routes:
-            there_are = [f"POST {path}" for path in self._dialects] + [f"GET {p}" for p in routes]
+        if path in self._routes:
+            raise wrong_method(method, path, allowed="POST")
+        if path != _DESCRIPTION and path not in routes:
+            there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
             raise ApiError(
                 404,
                 f"No route {method} {path}; there are {', '.join(there_are)}.",
                 code="not_found",
             )
+        if method != "GET":
+            raise wrong_method(method, path, allowed="GET")
+        if path == _DESCRIPTION:
+            return msgspec.json.encode(document(self._routes, model=self._model_name))
         return msgspec.json.encode(routes[path])
 
     async def _post(
-        self, dialect: Dialect, key: str, scope: Scope, receive: Receive, send: Send
+        self, route: Route, key: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         session = self._sessions.authenticate(key)
         body = await self._read(receive)
+        if isinstance(route, Dialect):
+            await self._turn(route, session, body, scope, receive, send)
+        elif isinstance(route, Question):
+            with self._admitted(session):
+                answer = await self._at_once(route, session, body)
+            await reply(send, 200, answer)
+
+    async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
+        with _blame(session):
+            async with asyncio.timeout(session.turn_timeout_s):
+                return await question.answer(session, body)
+
+    async def _turn(
+        self,
+        dialect: Dialect,
+        session: Session,
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         asked = Asked.of(scope, dialect.path, body)
         earlier = session.exchanges.earlier(asked)
         if earlier is not None:
@@ -183,8 +226,14 @@ class GatewayApp(SessionApp):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        dialects = (ChatDialect(), ResponsesDialect())
-        super().__init__(sessions, dialects, config=config, model_name=model_name)
+        routes = (
+            ChatDialect(),
+            ResponsesDialect(),
+            MessagesDialect(),
+            CountTokens(chat),
+            CompletionsDialect(chat),
+        )
+        super().__init__(sessions, routes, config=config, model_name=model_name)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
@@ -246,6 +295,18 @@ async def _keep_alive(exchange: Exchange, every_s: float) -> None:
         await asyncio.sleep(every_s)
         if exchange.num_sent == num_sent:
             await exchange.events(_KEEP_ALIVE)
+
+
+def _named(send: Send, header_name: str) -> Send:
+    """Replies carry an id of their request, for people who compare logs."""
+    name = (header_name.encode(), f"req_{secrets.token_hex(12)}".encode())
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], name]}
+        await send(message)
+
+    return sending
 
 
 def _address(scope: Scope) -> tuple[str, str]:

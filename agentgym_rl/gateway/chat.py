@@ -164,6 +164,14 @@ class ChatFormat:
         """What renders messages."""
         return self._template
 
+    def encode_raw(self, text: str) -> list[int]:
+        """A text that is a whole prompt, with what the tokenizer puts before texts."""
+        return self._tokenizer.encode(text).ids
+
+    def knows(self, id: int) -> bool:
+        """Whether the vocabulary has a token id."""
+        return 0 <= id < 2**31 and self._tokenizer.id_to_token(id) is not None
+
     def encode(self, text: str) -> list[int]:
         """Text as the template writes it, special tokens included, to ids."""
         if _BREAK not in text:

@@ -61,6 +61,13 @@ def unknown_key() -> ApiError:
     return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
 
 
+def wrong_method(method: str, path: str, *, allowed: str) -> ApiError:
+    """405."""
+    error = ApiError(405, f"{path} answers {allowed}, not {method}.", code="method_not_allowed")
+    error.headers["allow"] = allowed
+    return error
+
+
 def session_closed() -> ApiError:
     """410: the episode is over; asking again cannot help."""
     return ApiError(410, "This session is closed: its episode has ended.", code="session_closed")

@@ -15,6 +15,8 @@ from typing import Any
 from .template import REASONING
 
 MessageKey = tuple[Any, ...]
+TURN = "turn"
+"""Where a dialect notes the request that an assistant message says it was sampled in."""
 _THOUGHT_END = "</think>"
 
 
@@ -74,7 +76,8 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     arguments = function.get("arguments") or ""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            # JavaScript clients write 1.0 as 1, and round what is too long for a double
+            arguments = json.loads(arguments, parse_int=float)
         except (ValueError, RecursionError):
             return function.get("name") or "", arguments.strip()
     return function.get("name") or "", json.dumps(arguments, sort_keys=True)
@@ -91,7 +94,11 @@ def call_id(request: int, position: int) -> str:
 
 
 def request_of(message: Mapping[str, Any]) -> int | None:
-    """The request whose tool-call ids this assistant message carries, if it carries ours."""
+    """The request that an assistant message was sampled in: it is noted there, or in the ids of
+    its tool calls; None if it says nothing of ours."""
+    noted = message.get(TURN)
+    if isinstance(noted, int):
+        return noted
     for call in message.get("tool_calls") or ():
         parts = str(call.get("id")).split("_")
         if len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,23 +30,63 @@ async def prepare_context(
     Raises:
         ApiError: 400 when the template refuses the messages or no room is left to sample.
     """
-    try:
+    if request.prompt is not None:
+        return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
+    with _nesting_refused():
         place = session.locate(request)
-    except RecursionError as error:
-        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
-    kwargs = session.template_kwargs(request)
     context = place.known
     if context is None:
-        writer = _Writer(chat, place, request.tools, kwargs, session.config.thinking_history)
-        new = await _tokenise(writer)
+        new = await _tokenise(_writer(session, chat, request, place))
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
     prompt = context.path()
     if len(prompt) >= max_model_len:
         raise context_overflow(max_model_len, len(prompt))
     if context.base is not None and session.draws_canary():
+        kwargs = session.template_kwargs(request)
         fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
         session.add_canary(canary.start(chat, fed))
     return context, prompt
+
+
+async def _raw_context(
+    session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
+) -> tuple[Context, list[int]]:
+    """The node for a prompt that no template writes. It stands on an earlier turn if it continues
+    its very tokens; a text is never fitted to them, its own tokens are what counts."""
+    if not isinstance(prompt, str):
+        ids = list(prompt)
+    elif len(prompt) < _OFF_LOOP_CHARS:
+        ids = chat.encode_raw(prompt)
+    else:
+        ids = await asyncio.to_thread(chat.encode_raw, prompt)
+    if len(ids) >= max_model_len:
+        raise context_overflow(max_model_len, len(ids))
+    return session.tree.continue_ids(ids), ids
+
+
+@contextmanager
+def _nesting_refused() -> Iterator[None]:
+    """Tools and arguments that are nested too deeply for a JSON writer are the client's fault."""
+    try:
+        yield
+    except RecursionError as error:
+        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
+
+
+async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest) -> int:
+    """Tokens that a reply to `request` would be sampled from; asking leaves no trace.
+
+    Raises:
+        ApiError: 400 when the template refuses the messages.
+    """
+    with _nesting_refused():
+        place = session.tree.locate(
+            request.messages, tools=request.tools, template_kwargs=request.template_kwargs
+        )
+    if place.known is not None:
+        return len(place.known.path())
+    new = await _tokenise(_writer(session, chat, request, place))
+    return len(new.ids) + (0 if new.base is None else len(new.base.context.path() + new.base.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +175,11 @@ class _Writer:
         shown = self.chat.unmarked(rendered)
         dropped = any(thought not in shown for thought in thoughts)
         return self.chat.encode(rendered) if dropped else None
+
+
+def _writer(session: Session, chat: ChatFormat, request: ChatRequest, place: Place) -> _Writer:
+    kwargs = session.template_kwargs(request)
+    return _Writer(chat, place, request.tools, kwargs, session.config.thinking_history)
 
 
 def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:

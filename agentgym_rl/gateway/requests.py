@@ -37,7 +37,7 @@ _READ = frozenset(
         *("chat_template_kwargs", "reasoning_effort"),
     }
 )
-_MAX_SAMPLES = 128
+MAX_SAMPLES = 128
 """As in OpenAI."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -66,6 +66,11 @@ class ChatRequest:
     stop: tuple[str, ...]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
+    prompt: str | Sequence[int] | None = None
+    """What to continue as it is, text or token ids, with no template; `messages` then only shows
+    it to people."""
+    return_token_ids: bool = False
+    """Whether choices carry the ids of prompt and reply."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -195,8 +200,8 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _samples(given: Mapping[str, Any]) -> int:
     samples = integer(given, "n", low=1) or 1
-    if samples > _MAX_SAMPLES:
-        raise bad_request(f"n: got {samples}, allowed: 1 to {_MAX_SAMPLES}", param="n")
+    if samples > MAX_SAMPLES:
+        raise bad_request(f"n: got {samples}, allowed: 1 to {MAX_SAMPLES}", param="n")
     return samples
 
 

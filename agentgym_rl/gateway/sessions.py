@@ -157,6 +157,11 @@ class Session:
         """The engine's name for a request, never used before."""
         return f"{self.id}-{self._tag}-{number}"
 
+    def number_of(self, reply_id: str) -> int | None:
+        """The number of the request whose reply has an id; None if it is not of this session."""
+        _, found, number = reply_id.rpartition(self.request_id(0).removesuffix("0"))
+        return int(number) if found and number.isdecimal() and len(number) < 16 else None
+
     def locate(self, request: ChatRequest) -> Place:
         """Where a request's conversation stands in the tree."""
         place = self.tree.locate(
@@ -267,8 +272,8 @@ class Session:
         Raises:
             ValueError: none had.
         """
-        _, found, number = response_id.rpartition(self.request_id(0).removesuffix("0"))
-        node = self.tree.of_request(int(number)) if found and number.isdecimal() else None
+        number = self.number_of(response_id)
+        node = None if number is None else self.tree.of_request(number)
         if node is None:
             raise ValueError(f"no answered turn of this session has the id {response_id!r}")
         return node.turn

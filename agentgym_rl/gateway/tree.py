@@ -93,6 +93,14 @@ class Tree:
         tail_keys = tuple(keys[start:])
         return Place(root, anchor, whole, whole[start:], tail_keys, edited, guessed, trusted)
 
+    def continue_ids(self, ids: list[int]) -> Context:
+        """The context of a prompt that is token ids: what it adds to the longest path that it
+        begins with, or a path of its own."""
+        base, start = _longest_beginning(self.turns, ids)
+        root = self._roots.setdefault(_OF_IDS, Root()) if base is None else base.context.root
+        place = Place(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
+        return self.extend(place, ids[start:], base=base)
+
     def extend(
         self, place: Place, ids: list[int], *, base: Sampled | None, cause: ForkCause | None = None
     ) -> Context:
@@ -189,6 +197,27 @@ _SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
     "retry": "retry_sibling",
     None: "sibling",
 }
+
+
+_OF_IDS = "ids"
+"""The root of prompts that are no conversations."""
+
+
+def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sampled | None, int]:
+    """The turn with the longest path that `ids` begin with, and the length of its path."""
+    ends: dict[int, int] = {}
+    found: tuple[Sampled | None, int] = (None, 0)
+    for node in turns:  # a turn comes before those that stand on it
+        base = node.context.base
+        start = 0 if base is None else ends.get(base.turn)
+        if start is None:
+            continue
+        own = [*node.context.ids, *node.ids]
+        end = start + len(own)
+        if ids[start:end] == own:
+            ends[node.turn] = end
+            found = max(found, (node, end), key=lambda one: one[1])
+    return found
 
 
 def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:

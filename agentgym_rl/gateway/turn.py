@@ -88,6 +88,11 @@ class Turn:
         """As in OpenAI."""
         return "tool_calls" if self._calls and self._finish == "stop" else str(self._finish)
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the message."""
+        return self._cutter.found
+
     def call_id(self, position: int) -> str:
         """The id of the turn's tool call number `position`."""
         return call_id(self.number, position)

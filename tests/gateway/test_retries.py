@@ -46,6 +46,7 @@ def test_a_request_sent_again_gets_the_reply_that_was_made(slow, words, stream):
     first = asyncio.run(slow.post(session, **fields))
     again = asyncio.run(slow.post(session, headers=RETRY, **fields))
     assert again.data == first.data
+    assert first.headers.pop("x-request-id") != again.headers.pop("x-request-id")
     assert again.headers == first.headers
     assert len(slow.engine.journal) == 1
 

@@ -24,7 +24,7 @@ class Writer(ABC):
     def whole(self) -> bytes:
         """The body of a reply that is not streamed; all turns are committed."""
 
-    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
+    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027
         """What a delta adds to a reply that is not streamed: for writers to whom the order
         matters in which text and calls come."""
 
@@ -45,11 +45,33 @@ class Writer(ABC):
         return None
 
 
-class Dialect(ABC):
-    """One path of the API."""
+class Route(ABC):
+    """One path of the API, whose key opens a session."""
 
     path: ClassVar[str]
     """After POST."""
+    request_id: ClassVar[str] = "x-request-id"
+    """The header of a reply that names the request."""
+
+    @abstractmethod
+    def error(self, error: ApiError) -> bytes:
+        """The body of an error reply."""
+
+
+class Question(Route):
+    """A path that is answered at once: nothing is sampled, and nothing recorded."""
+
+    @abstractmethod
+    async def answer(self, session: Session, body: bytes) -> bytes:
+        """The body of the reply.
+
+        Raises:
+            ApiError: 400, naming what is wrong or not supported.
+        """
+
+
+class Dialect(Route):
+    """A path that is answered with what is sampled for it."""
 
     @abstractmethod
     def read(self, session: Session, body: bytes) -> ChatRequest:
@@ -64,10 +86,6 @@ class Dialect(ABC):
         self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
     ) -> Writer:
         """Of the reply to `request`: one turn for each of its `n` samples."""
-
-    @abstractmethod
-    def error(self, error: ApiError) -> bytes:
-        """The body of an error reply."""
 
     @abstractmethod
     def error_event(self, error: ApiError) -> bytes:

@@ -1,0 +1,212 @@
+"""Completions: a prompt of text or token ids, continued as it is; no roles, no template.
+
+Ignored, because they cannot change a reply here: user.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.dialects import Dialect, Writer
+from agentgym_rl.gateway.dialects.chat import DONE
+from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
+from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.requests import MAX_SAMPLES, ChatRequest
+from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.turn import Turn, total_usage
+
+_encode = msgspec.json.Encoder().encode
+_MAX_TOKENS = 16
+"""Of a reply to a request that does not say, as in OpenAI."""
+
+Zero = Annotated[float, Meta(ge=0, le=0)]
+Text = Annotated[str, Meta(min_length=1)]
+TokenId = Annotated[int, Meta(ge=0)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+_ONE = {"anyOf": [{"items": {"type": "integer"}}, {"maxItems": 1}]}
+
+
+class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    model: str
+    prompt: (
+        Text
+        | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1, extra_json_schema=_ONE)]
+    )
+    """A text or token ids; in an array of one, too."""
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
+    """With 0 and 1 the log-prob of each sampled token; no others are recorded."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    """Whether choices carry `prompt_token_ids` and `token_ids`, as in vLLM."""
+    echo: Literal[False] | None = None
+    suffix: None = None
+    best_of: Literal[1] | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] | None = None
+    user: str | None = None
+
+
+class CompletionsDialect(Dialect):
+    """`POST /v1/completions`."""
+
+    path = "/v1/completions"
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+
+    def read(self, session: Session, body: bytes) -> ChatRequest:
+        asked = decode(body, CompletionsRequest, refused=_unsupported)
+        prompt = _prompt(asked.prompt)
+        shown = prompt if isinstance(prompt, str) else self._chat.text(self._known(prompt))
+        return ChatRequest(
+            messages=[{"role": "user", "content": shown}],
+            tools=None,
+            calls=False,
+            one_call=False,
+            n=asked.n or 1,
+            stream=bool(asked.stream),
+            include_usage=_includes_usage(asked),
+            logprobs=asked.logprobs is not None,
+            max_tokens=asked.max_tokens or _MAX_TOKENS,
+            temperature=asked.temperature,
+            top_p=1.0 if asked.top_p is None else asked.top_p,
+            top_k=max(asked.top_k or 0, 0),
+            seed=asked.seed,
+            stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ()),
+            prompt=prompt,
+            return_token_ids=bool(asked.return_token_ids),
+        )
+
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+    ) -> Writer:
+        return CompletionsWriter(request, turns, model=model)
+
+    def error(self, error: ApiError) -> bytes:
+        return _encode(error.body)
+
+    def error_event(self, error: ApiError) -> bytes:
+        return b"data: " + _encode(error.body) + b"\n\n"
+
+    def _known(self, ids: Sequence[int]) -> Sequence[int]:
+        if not self._chat.knows(max(ids)):
+            raise bad_request(f"prompt: the model has no token {max(ids)}", param="prompt")
+        return ids
+
+
+class CompletionsWriter(Writer):
+    """Text is sent as it is sampled; log-probs and ids come with the finish, all at once."""
+
+    def __init__(self, request: ChatRequest, turns: Sequence[Turn], *, model: str) -> None:
+        self._request = request
+        self._turns = turns
+        self._head = {
+            "id": f"cmpl-{turns[0].id}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(self) -> bytes:
+        choices = [self._last(turn, text=turn.message["content"]) for turn in self._turns]
+        return _encode({**self._head, "choices": choices, "usage": total_usage(self._turns)})
+
+    def begin(self) -> bytes:
+        return b""
+
+    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+        texts = (event for event in events if isinstance(event, str))
+        return b"".join(self._event([_choice(turn, text)], {}) for text in texts)
+
+    def end(self) -> bytes:
+        chunks = [self._event([self._last(turn, text="")], {}) for turn in self._turns]
+        if self._request.include_usage:
+            chunks.append(self._event([], {"usage": total_usage(self._turns)}))
+        return b"".join((*chunks, DONE))
+
+    def _last(self, turn: Turn, *, text: str) -> dict[str, Any]:
+        choice = _choice(turn, text)
+        choice |= {"logprobs": _logprobs(turn), "finish_reason": turn.finish_reason}
+        if self._request.return_token_ids:
+            choice |= {"prompt_token_ids": turn.prompt, "token_ids": turn.sample.ids}
+        return choice
+
+    def _event(self, choices: list[Any], more: Mapping[str, Any]) -> bytes:
+        return b"data: " + _encode({**self._head, "choices": choices, **more}) + b"\n\n"
+
+
+def _choice(turn: Turn, text: str) -> dict[str, Any]:
+    return {"index": turn.index, "text": text, "logprobs": None, "finish_reason": None}
+
+
+def _logprobs(turn: Turn) -> dict[str, Any] | None:
+    """The recorded log-probs in the shape of completions; offsets count from the reply's start."""
+    recorded = turn.logprobs()
+    if recorded is None:
+        return None
+    tokens = [entry["token"] for entry in recorded["content"]]
+    logprobs = [entry["logprob"] for entry in recorded["content"]]
+    return {
+        "tokens": tokens,
+        "token_logprobs": logprobs,
+        "top_logprobs": [{t: lp} for t, lp in zip(tokens, logprobs, strict=True)],
+        "text_offset": list(accumulate(map(len, tokens[:-1]), initial=0)) if tokens else [],
+    }
+
+
+def _includes_usage(asked: CompletionsRequest) -> bool:
+    options = asked.stream_options
+    if options is not None and not asked.stream:
+        raise bad_request("stream_options needs stream.", param="stream_options")
+    return options is not None and bool(options.include_usage)
+
+
+def _prompt(given: str | Sequence[Any]) -> str | list[int]:
+    """The one prompt.
+
+    Raises:
+        ApiError: 400, there are several, or none.
+    """
+    if not isinstance(given, str) and len(given) == 1 and not isinstance(given[0], int):
+        given = given[0]
+    if not given:
+        raise bad_request("prompt must not be empty.", param="prompt")
+    if isinstance(given, str) or all(isinstance(id, int) for id in given):
+        return given if isinstance(given, str) else list(given)
+    raise unsupported("prompt", "got several; send a request for each")
+
+
+def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
+    """Of a request that could not be read: the first thing in it that OpenAI knows and this
+    gateway does not."""
+    for name, why in _NOT_HERE.items():
+        if raw.get(name) and (name, raw[name]) != ("best_of", 1):
+            return unsupported(name, why)
+    return None
+
+
+_NOT_HERE = {
+    "echo": "the reply is what was sampled",
+    "suffix": "the engine only continues",
+    "best_of": "ask for n, and choose",
+    "presence_penalty": "penalties would bias the recorded log-probs; allowed: 0",
+    "frequency_penalty": "penalties would bias the recorded log-probs; allowed: 0",
+    "logit_bias": "it would bias the recorded log-probs",
+}

@@ -1,0 +1,194 @@
+"""Anthropic's conversations as the gateway's own chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from agentgym_rl.gateway.dialects.typed import decode
+from agentgym_rl.gateway.errors import ApiError, unsupported
+from agentgym_rl.gateway.messages import TURN
+from agentgym_rl.gateway.requests import ChatRequest
+from agentgym_rl.gateway.sessions import Session
+
+from .calls import arguments_of
+from .wire import (
+    AssistantMessage,
+    AutoChoice,
+    Conversation,
+    Message,
+    MessagesRequest,
+    NoneChoice,
+    TextBlock,
+    ThinkingBlock,
+    ThinkingOff,
+    Tool,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+
+
+def reply_request(session: Session, body: bytes) -> ChatRequest:
+    """What `POST /v1/messages` asks for.
+
+    Raises:
+        ApiError: 400.
+    """
+    asked = decode(body, MessagesRequest, refused=_unsupported)
+    if isinstance(asked.messages[-1], AssistantMessage):
+        raise unsupported("prefill", "the last message must not be the assistant's")
+    return _request(
+        session,
+        asked,
+        stream=bool(asked.stream),
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        top_k=asked.top_k or 0,
+        stop=tuple(asked.stop_sequences or ()),
+    )
+
+
+def count_request(session: Session, body: bytes) -> ChatRequest:
+    """The request whose prompt is to be counted.
+
+    Raises:
+        ApiError: 400.
+    """
+    return _request(session, decode(body, Conversation, refused=_unsupported))
+
+
+def _request(
+    session: Session,
+    asked: Conversation,
+    *,
+    stream: bool = False,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    stop: tuple[str, ...] = (),
+) -> ChatRequest:
+    choice = asked.tool_choice
+    return ChatRequest(
+        messages=[*_system(asked.system), *_messages(session, asked.messages)],
+        tools=[_function(tool) for tool in asked.tools] if asked.tools else None,
+        calls=bool(asked.tools) and not isinstance(choice, NoneChoice),
+        one_call=isinstance(choice, AutoChoice) and bool(choice.disable_parallel_tool_use),
+        n=1,
+        stream=stream,
+        include_usage=True,
+        logprobs=False,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=None,
+        stop=stop,
+        template_kwargs={} if asked.thinking is None else {"enable_thinking": _thinks(asked)},
+    )
+
+
+def _thinks(asked: Conversation) -> bool:
+    return not isinstance(asked.thinking, ThinkingOff)
+
+
+def _system(given: str | list[TextBlock] | None) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": _text(given)}] if given else []
+
+
+def _messages(session: Session, given: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Messages of one role in a row are one turn, as in Anthropic's API."""
+    for kind, run in groupby(given, key=type):
+        if kind is AssistantMessage:
+            yield _said(session, [block for message in run for block in _blocks(message.content)])
+        elif kind is UserMessage:
+            yield from _heard([block for message in run for block in _blocks(message.content)])
+        else:
+            yield from ({"role": "system", "content": _text(m.content)} for m in run)
+
+
+def _said(session: Session, blocks: Sequence[Any]) -> dict[str, Any]:
+    """The one message that the blocks of an assistant's turn are."""
+    thoughts = [block for block in blocks if isinstance(block, ThinkingBlock)]
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if calls:
+        message["tool_calls"] = calls
+    if thoughts:
+        message["reasoning_content"] = "".join(block.thinking for block in thoughts)
+        message[TURN] = session.number_of(thoughts[-1].signature)
+    return message
+
+
+def _heard(blocks: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Results of tools are messages of their own; texts that stand together are one."""
+    for is_result, run in groupby(blocks, key=lambda block: isinstance(block, ToolResultBlock)):
+        if not is_result:
+            yield {"role": "user", "content": _text(list(run))}
+            continue
+        for block in run:
+            content = _text(block.content or "") or ("error" if block.is_error else "")
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _call(block: ToolUseBlock) -> dict[str, Any]:
+    arguments = arguments_of(block.input, f"input of tool_use {block.id}")
+    function = {"name": block.name, "arguments": arguments}
+    return {"id": block.id, "type": "function", "function": function}
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    given = {name: value for name, value in function.items() if value is not None}
+    return {"type": "function", "function": given}
+
+
+def _blocks(content: str | Sequence[Any]) -> Sequence[Any]:
+    return [TextBlock(content)] if isinstance(content, str) else content
+
+
+def _text(content: str | Sequence[Any]) -> str:
+    """Blocks are lines: clients put reminders and files into blocks of their own."""
+    return "\n".join(block.text for block in _blocks(content))
+
+
+def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
+    """Of a request that could not be read: the first thing in it that Anthropic knows and this
+    gateway does not."""
+    for name in _NOT_HERE:
+        if raw.get(name):
+            return unsupported(name, _NOT_HERE[name])
+    choice = raw.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        return unsupported("tool_choice", f"got {choice['type']!r}, allowed: 'auto' and 'none'")
+    for index, tool in enumerate(_objects(raw.get("tools"))):
+        if tool.get("type") not in (None, "custom"):
+            why = f"got {tool['type']!r}; only tools of the client's own, with an input_schema"
+            return unsupported(f"tools[{index}].type", why)
+        for name in ("strict", "defer_loading", "input_examples"):
+            if tool.get(name):
+                return unsupported(f"tools[{index}].{name}", "the engine has no such thing")
+    for index, message in enumerate(_objects(raw.get("messages"))):
+        for block in _objects(message.get("content")):
+            for one in (block, *_objects(block.get("content"))):
+                if one.get("type") not in _BLOCKS:
+                    why = f"got a {one.get('type')!r} block, allowed: {', '.join(_BLOCKS)}"
+                    return unsupported(f"messages[{index}].content", why)
+    return None
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+_BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
+_NOT_HERE = {
+    "mcp_servers": "connect to servers from the client, and pass their tools",
+    "container": "nothing is run here",
+    "output_format": "the engine has no grammars",
+    "compaction": "the history is the client's to keep",
+}

@@ -1,0 +1,59 @@
+"""Request bodies read into types, from which the published schema is made too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from agentgym_rl.gateway.errors import ApiError, bad_request
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(.*?)`")
+
+
+class StreamOptions(msgspec.Struct):
+    """Of OpenAI's streams."""
+
+    include_usage: bool | None = None
+
+
+def decode(
+    body: bytes, kind: type[_T], *, refused: Callable[[Mapping[str, Any]], ApiError | None]
+) -> _T:
+    """The request in `body`.
+
+    `refused`: of a body that is JSON but no such request, the error for the first thing in it that
+    clients may expect and this gateway does not have.
+
+    Raises:
+        ApiError: 400, naming what is wrong or not supported.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise refused(_raw(body)) or _invalid(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"The request body is not valid JSON: {error}") from error
+
+
+def _raw(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _invalid(why: str) -> ApiError:
+    place, unknown = _PLACE.search(why), _UNKNOWN.search(why)
+    if unknown is not None:
+        return bad_request(
+            f"{unknown[1]} is not supported: this endpoint does not know it",
+            param=unknown[1],
+            code="unsupported_parameter",
+        )
+    return bad_request(why.replace("`$.", "`"), param=place[1] if place else None)
