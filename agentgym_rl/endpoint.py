@@ -16,7 +16,7 @@ from .gateway.upstream import Upstream
 from .stack import check_parts, make_player, services
 
 _OF_OUR_ENGINES = (
-    *("tool_parser", "thinking_history", "edited_calls"),
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
     *("train_side_lineages", "canary_fraction"),
 )
 """Keys of `gateway` about conversations that are rendered and recorded here."""

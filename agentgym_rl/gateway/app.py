@@ -33,6 +33,7 @@ from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
 from .dialects.completions import CompletionsDialect
 from .dialects.messages import CountTokens, MessagesDialect
+from .dialects.responses import ResponsesDialect
 from .errors import (
     ApiError,
     bad_request,
@@ -44,7 +45,7 @@ from .errors import (
 )
 from .exchange import Asked, ClientGone, Exchange
 from .openapi import document
-from .parsers import Event
+from .parsers import Event, for_model
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
 
@@ -110,7 +111,12 @@ class SessionApp(ABC):
         if path in self._routes:
             raise wrong_method(method, path, allowed="POST")
         if path != _DESCRIPTION and path not in routes:
-            raise ApiError(404, f"No route {method} {path}.", code="not_found")
+            there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
+            raise ApiError(
+                404,
+                f"No route {method} {path}; there are {', '.join(there_are)}.",
+                code="not_found",
+            )
         if method != "GET":
             raise wrong_method(method, path, allowed="GET")
         if path == _DESCRIPTION:
@@ -167,7 +173,8 @@ class SessionApp(ABC):
                 async with _attended(session, exchange, receive, grace_s=grace_s):
                     await self.answer(session, dialect, body, exchange)
         except ApiError as error:
-            await exchange.fail(error, body=dialect.error(error), event=dialect.error_event(error))
+            event = exchange.error_event(error) or dialect.error_event(error)
+            await exchange.fail(error, body=dialect.error(error), event=event)
         finally:
             session.exchanges.close(exchange)
 
@@ -221,6 +228,7 @@ class GatewayApp(SessionApp):
     ) -> None:
         routes = (
             ChatDialect(),
+            ResponsesDialect(),
             MessagesDialect(),
             CountTokens(chat),
             CompletionsDialect(chat),
@@ -229,6 +237,7 @@ class GatewayApp(SessionApp):
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
+        self._parsers = for_model(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -239,17 +248,17 @@ class GatewayApp(SessionApp):
             request,
             self._chat,
             max_model_len=self._max_model_len,
-            parser=self._config.tool_parser,
+            parsers=self._parsers,
         )
         writer = dialect.writer(session, request, turns, model=self._model_name)
+        exchange.error_event = writer.error_event
         begun = False
 
         async def send(turn: Turn, events: list[Event]) -> None:
             nonlocal begun
-            data = writer.events(turn, events)
-            if not begun:
-                begun = True
-                data = writer.begin() + data
+            opening = b"" if begun else writer.begin()
+            begun = True
+            data = opening + writer.events(turn, events)
             if data:
                 await exchange.events(data)
 

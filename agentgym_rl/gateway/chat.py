@@ -46,7 +46,7 @@ class ChatFormat:
         self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self._template = template
+        self.template = template
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
@@ -90,7 +90,7 @@ class ChatFormat:
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
-        asked = self._template.variables - RESERVED
+        asked = self.template.variables - RESERVED
         key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
         if key not in self._shapes:
             if len(self._shapes) >= _SHAPES_KEPT:
@@ -185,7 +185,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self._template.render(
+        return self.template.render(
             [self._disarmed(message) for message in self._fitting.fit(messages)],
             tools,
             add_generation_prompt=add_generation_prompt,

@@ -83,6 +83,11 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     return function.get("name") or "", json.dumps(arguments, sort_keys=True)
 
 
+def reasoning_keys(text: str) -> dict[str, str]:
+    """Thoughts as keys of a message or a delta, under both names that clients know; none for ""."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
+
+
 def call_id(request: int, position: int) -> str:
     """A tool-call id that names the request it was sampled in; clients must echo it."""
     return f"call_{request}_{position}"

@@ -19,6 +19,7 @@ from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import NO_CREDIT, Credit, Row
 
+from .conversations import Conversations
 from .credit import Credits
 from .errors import session_closed, unknown_key
 from .exchange import Exchanges
@@ -132,6 +133,7 @@ class Session:
         self.closed = False
         self._requests = 0
         self.exchanges = Exchanges()
+        self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
         self._in_flight: set[asyncio.Timeout] = set()
         self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not

@@ -34,9 +34,20 @@ _REFUSALS = (TemplateError, TypeError, LookupError, AttributeError, ArithmeticEr
 
 
 class ChatTemplate:
-    """A compiled chat template with the special tokens it may name."""
+    """A compiled chat template with the special tokens it may name.
 
-    def __init__(self, source: str, *, special_tokens: Mapping[str, str]) -> None:
+    `response_template`: how replies are to be read (transformers 5), where a tokenizer says it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        response_template: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source = source
+        self.response_template = response_template
         environment = _environment()
         try:
             self._template = environment.from_string(source)
@@ -65,7 +76,11 @@ class ChatTemplate:
                 f"{folder} has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); a base model cannot be spoken to in messages"
             )
-        return cls(source, special_tokens=_special_tokens(tokenizer_config))
+        return cls(
+            source,
+            special_tokens=_special_tokens(tokenizer_config),
+            response_template=tokenizer_config.get("response_template"),
+        )
 
     def render(
         self,
