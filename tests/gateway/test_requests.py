@@ -229,5 +229,5 @@ def test_models_health_and_nothing_else(scene):
     models = asyncio.run(scene.request("GET", "/v1/models"))
     assert [model["id"] for model in models.body["data"]] == ["tiny"]
     assert asyncio.run(scene.request("GET", "/health")).status == 200
-    assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 404
+    assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 405
     assert asyncio.run(scene.request("POST", "/v1/embeddings")).status == 404

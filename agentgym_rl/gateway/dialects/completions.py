@@ -197,7 +197,7 @@ def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
     """Of a request that could not be read: the first thing in it that OpenAI knows and this
     gateway does not."""
     for name, why in _NOT_HERE.items():
-        if raw.get(name) not in (None, False, 0, 0.0, {}):
+        if raw.get(name) and (name, raw[name]) != ("best_of", 1):
             return unsupported(name, why)
     return None
 
