@@ -114,10 +114,7 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What a session was paid, beside what the environment pays.
-
-    The sequences are empty where no turn and no lineage was paid anything.
-    """
+    """What a session was paid, beside what the environment pays, and which turn follows which."""
 
     episode_reward: float = 0.0
     parents: Sequence[int] = ()
@@ -125,13 +122,16 @@ class Credit:
     lineages: Sequence[int] = ()
     """Per turn."""
     turn_rewards: Sequence[float] = ()
-    """Per turn."""
+    """Per turn; empty where no turn and no lineage was paid anything."""
     lineage_rewards: Sequence[float] = ()
-    """Per lineage."""
+    """Per lineage; empty likewise."""
 
     def turn_returns(self, discount: float) -> list[float]:
         """Per turn: its lineage's reward, and its own and those of all turns that follow from it,
-        each discounted by its distance along the conversation, never by the order of sampling."""
+        each discounted by its distance along the conversation, never by the order of sampling.
+        Empty where nothing was paid to them."""
+        if not self.turn_rewards:
+            return []
         returns = [float(reward) for reward in self.turn_rewards]
         for turn in reversed(range(len(returns))):
             if self.parents[turn] >= 0:

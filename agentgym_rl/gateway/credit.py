@@ -50,13 +50,12 @@ class Credits:
 
     def record(self, turns: Sequence[Sampled], roots: Sequence[Root]) -> Credit:
         """The record of them, for the trajectory of a session with these turns and lineages."""
-        if not self._turns and not self._roots:
-            return Credit(self._episode)
         lineage_of = {id(root): number for number, root in enumerate(roots)}
+        paid = bool(self._turns or self._roots)
         return Credit(
             self._episode,
             parents=[node.parent.turn if node.parent else -1 for node in turns],
             lineages=[lineage_of[id(node.context.root)] for node in turns],
-            turn_rewards=[self._turns.get(node.turn, 0.0) for node in turns],
-            lineage_rewards=[self._roots.get(id(root), 0.0) for root in roots],
+            turn_rewards=[self._turns.get(node.turn, 0.0) for node in turns] if paid else (),
+            lineage_rewards=[self._roots.get(id(root), 0.0) for root in roots] if paid else (),
         )

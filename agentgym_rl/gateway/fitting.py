@@ -102,7 +102,7 @@ def _parsed(call: Message) -> Message:
     function = dict(call["function"])
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError):  # malformed: the template gets the text itself
+    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
         return call
     return {**call, "function": function}
 

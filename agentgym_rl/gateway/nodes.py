@@ -42,7 +42,8 @@ class Context:
     base: Sampled | None
     ids: list[int]
     anchor: Root | Sampled
-    """What it follows in the conversation; `base` unless the tokens had to be rendered anew."""
+    """What it follows in the conversation; `base`, unless the tokens had to be rendered anew: then
+    `base` is as far as the new ones repeat the old."""
     cause: ForkCause | None
     replies: list[Sampled] = field(default_factory=list)
 

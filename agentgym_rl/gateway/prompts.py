@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +32,8 @@ async def prepare_context(
     """
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
-    place = session.locate(request)
+    with _nesting_refused():
+        place = session.locate(request)
     context = place.known
     if context is None:
         new = await _tokenise(_writer(session, chat, request, place))
@@ -62,15 +64,25 @@ async def _raw_context(
     return session.tree.continue_ids(ids), ids
 
 
+@contextmanager
+def _nesting_refused() -> Iterator[None]:
+    """Tools and arguments that are nested too deeply for a JSON writer are the client's fault."""
+    try:
+        yield
+    except RecursionError as error:
+        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
+
+
 async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest) -> int:
     """Tokens that a reply to `request` would be sampled from; asking leaves no trace.
 
     Raises:
         ApiError: 400 when the template refuses the messages.
     """
-    place = session.tree.locate(
-        request.messages, tools=request.tools, template_kwargs=request.template_kwargs
-    )
+    with _nesting_refused():
+        place = session.tree.locate(
+            request.messages, tools=request.tools, template_kwargs=request.template_kwargs
+        )
     if place.known is not None:
         return len(place.known.path())
     new = await _tokenise(_writer(session, chat, request, place))
@@ -79,7 +91,7 @@ async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest)
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """Tokens to add: behind `base`, or a whole prompt, and then why."""
+    """Tokens to add, behind `base` or as a whole prompt; and why not behind the last turn."""
 
     ids: list[int]
     base: Sampled | None = None
@@ -106,12 +118,12 @@ class _Writer:
         if not isinstance(base, Sampled):
             return _New(self._whole())
         if self.thinking == "template" and (ids := self._without_thoughts(base)) is not None:
-            return _New(ids, cause="think_drop")
+            return _shared(base, ids, "think_drop")
         tail = self._tail(base) if self._is_local() else None
         if tail is None:
-            return _New(self._whole(), cause="template")
+            return _shared(base, self._whole(), "template")
         glued = self._glued(base, tail)
-        return _New(self._whole(), cause="seam") if glued is None else _New(glued, base)
+        return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
 
     def _whole(self) -> list[int]:
         return self.chat.prompt(self.place.messages, self.tools, self.kwargs)
@@ -170,6 +182,17 @@ def _writer(session: Session, chat: ChatFormat, request: ChatRequest, place: Pla
     return _Writer(chat, place, request.tools, kwargs, session.config.thinking_history)
 
 
+def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
+    """A prompt rendered anew, standing on those turns before it whose very tokens it repeats."""
+    base, start = None, 0
+    for node in reversed(_path(last)):
+        own = node.context.ids + node.ids
+        if ids[start : start + len(own)] != own:
+            break
+        base, start = node, start + len(own)
+    return _New(ids[start:], base, cause)
+
+
 def _path(node: Sampled | None) -> list[Sampled]:
     """The turns whose tokens it stands on, itself first."""
     found: list[Sampled] = []
@@ -186,5 +209,5 @@ async def _tokenise(writer: _Writer) -> _New:
         if sum(len(text_of(message.get("content"))) for message in parts) < _OFF_LOOP_CHARS:
             return writer.write()
         return await asyncio.to_thread(writer.write)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise bad_request(str(error), param="messages") from error

@@ -29,7 +29,10 @@ RESERVED = frozenset(
 )
 """Names that a client's template arguments may not have."""
 NO_KWARGS: Mapping[str, Any] = {}
-_REFUSALS = (TemplateError, TypeError, LookupError, AttributeError, ArithmeticError)
+_REFUSALS = (
+    *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,
+)
 """What templates raise, on purpose or not, on what they were not written for."""
 
 

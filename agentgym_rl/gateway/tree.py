@@ -187,7 +187,7 @@ class Tree:
         if not context.root.turns:
             return "new_root"
         others = [other for other in context.anchor.next.values() if other.replies]
-        if context.base is not None and not others:
+        if context.base is context.anchor and not others:
             return None  # even where a client put in messages of its own
         return context.cause or "history_edit"
 

@@ -210,6 +210,23 @@ def test_as_the_template_has_it_thoughts_go_when_a_user_speaks(words, name):
     assert "Times." not in FAMILIES[name].chat.text(third.prompt)
 
 
+def test_what_a_prompt_rendered_anew_repeats_is_shared(words):
+    """The first turn had no thoughts: the row that drops those of the second stands on it."""
+    end = "<|im_end|>"
+    said = [CALL + end, THOUGHT + CALL + end, "Twelve." + end]
+    scene = _scene(words, "qwen3", said, thinking_history="template")
+    session, tools = scene.open(), [words.CALCULATOR]
+    messages = asyncio.run(scene.play(session, ["12"], tools=tools))
+    more = [*messages, *words.observe(messages[-1], "12"), {"role": "user", "content": "So?"}]
+    asyncio.run(scene.post(session, messages=more, tools=tools))
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=2)
+    assert record.counters["forks_think_drop"] == record.counters["forks"] == 1
+    third = session.tree.turns[2]
+    assert third.parent is session.tree.turns[1]
+    assert third.context.base is session.tree.turns[0]
+
+
 def test_a_client_need_not_echo_thoughts(words):
     scene = _scene(words, "qwen3", [THOUGHT + CALL + "<|im_end|>", "Twelve.<|im_end|>"])
     session, tools = scene.open(), [words.CALCULATOR]

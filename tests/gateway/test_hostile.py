@@ -217,21 +217,20 @@ def test_a_client_that_hangs_up_after_any_number_of_bytes(stage, spell, words):
 def test_a_reader_that_is_slow_gets_all_and_holds_up_nobody(stage, spell, words):
     scene = _talkative(stage, spell, words)
 
-    async def slowly(wire):
-        received = b""
+    async def slowly(wire, rest):
         async with wire.open() as (reader, writer):
             writer.write(wire.request(PATHS[1], {**BODY, "stream": True}, CLOSE))
-            while piece := await reader.read(64):
-                received += piece
-                await asyncio.sleep(0.002)
-        return received
+            received = await reader.readexactly(64)
+            await rest.wait()
+            return received + await reader.read()
 
     async def use(wire):
+        rest = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            slow = [tasks.create_task(slowly(wire)) for _ in range(3)]
-            async with asyncio.timeout(3):
-                for _ in range(10):
-                    assert _status(await wire.say(wire.request(PATHS[0], BODY, CLOSE))) == 200
+            slow = [tasks.create_task(slowly(wire, rest)) for _ in range(3)]
+            for _ in range(5):
+                assert _status(await wire.say(wire.request(PATHS[0], BODY, CLOSE))) == 200
+            rest.set()
         return [task.result() for task in slow]
 
     _, received = _play(scene, use)

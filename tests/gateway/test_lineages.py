@@ -102,11 +102,12 @@ def test_turns_that_were_rendered_anew_still_follow_those_before(stage, spell, w
     assert record.credit.turn_returns(0.5) == [0.5, 1.0]
 
 
-def test_unpaid_sessions_have_no_credit(scene, words):
+def test_unpaid_sessions_have_no_returns_and_know_their_edges(scene, words):
     session = scene.open()
     _helped(scene, session, words)
     credit = scene.gateway.close_session(session).credit
     assert (credit.turn_returns(1.0), credit.episode_reward) == ([], 0.0)
+    assert (list(credit.parents), list(credit.lineages)) == ([-1, -1, 1], [0, 1, 1])
 
 
 @pytest.mark.parametrize(
