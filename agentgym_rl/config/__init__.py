@@ -104,7 +104,7 @@ class GatewayConfig(Section):
         "auto", "hermes", "qwen3_xml", "llama3_json", "response_template", "none"
     ] = "auto"
     """How tool calls are read from the model's text; "auto" asks the chat template
-    (docs/gateway.md)."""
+    (docs/parsers.md)."""
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
     """What becomes of thoughts: "think" takes what stands in <think>…</think> out of the content,
     "none" leaves it there; "auto" is the former if the chat template knows the tags."""

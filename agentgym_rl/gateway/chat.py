@@ -46,7 +46,7 @@ class ChatFormat:
         self, tokenizer: Tokenizer, template: ChatTemplate, eos_ids: Iterable[int]
     ) -> None:
         self._tokenizer = tokenizer
-        self.template = template
+        self._template = template
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
@@ -90,7 +90,7 @@ class ChatFormat:
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
-        asked = self.template.variables - RESERVED
+        asked = self._template.variables - RESERVED
         key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
         if key not in self._shapes:
             if len(self._shapes) >= _SHAPES_KEPT:
@@ -159,6 +159,11 @@ class ChatFormat:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    @property
+    def template(self) -> ChatTemplate:
+        """What renders messages."""
+        return self._template
+
     def encode_raw(self, text: str) -> list[int]:
         """A text that is a whole prompt, with what the tokenizer puts before texts."""
         return self._tokenizer.encode(text).ids
@@ -185,7 +190,7 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self.template.render(
+        return self._template.render(
             [self._disarmed(message) for message in self._fitting.fit(messages)],
             tools,
             add_generation_prompt=add_generation_prompt,

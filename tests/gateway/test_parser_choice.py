@@ -14,6 +14,7 @@ from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.parsers import for_model
 from agentgym_rl.gateway.parsers.families import detect
+from agentgym_rl.gateway.streamed import StreamedMessage
 from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
 
@@ -46,6 +47,7 @@ CALLS = {
 TAGGED = _json("<|python_tag|>", "parameters", "")
 FOREIGN = _json("[TOOL_CALLS]", "arguments", "")
 KEYS = "{{- '<tool_call>' ~ c.function.name ~ '\\n<arg_key>text</arg_key></tool_call>' }}"
+OPENED = "('<think></think>' if m.content else '') + (m.content or '')"
 RESPONSE = {"start_anchor": "<|im_start|>assistant\n", "fields": {"content": {}}}
 
 
@@ -63,6 +65,7 @@ def test_the_family_that_reads_back_what_the_template_writes(family):
     ("source", "family"),
     [
         (TURN.replace("CALL", TAGGED), "llama3_json"),
+        (TURN.replace("(m.content or '')", OPENED).replace("CALL", CALLS["hermes"]), "hermes"),
         (TURN.replace("CALL", FOREIGN), "none"),
         (TURN.replace("CALL", KEYS), "none"),
         (TURN.replace("CALL", ""), "none"),
@@ -71,7 +74,17 @@ def test_the_family_that_reads_back_what_the_template_writes(family):
         (TURN.replace("CALL", "{{ raise_exception('none') }}") + "{# <tool_call> #}", "hermes"),
         (TURN.replace("CALL", FOREIGN) + "{# <tool_call> #}", "none"),
     ],
-    ids=["tagged", "foreign", "glm", "ignored", "xml-said", "said", "refused", "foreign-said"],
+    ids=[
+        "tagged",
+        "opened",
+        "foreign",
+        "glm",
+        "ignored",
+        "xml-said",
+        "said",
+        "refused",
+        "foreign-said",
+    ],
 )
 def test_where_no_family_of_ours_reads_it_back(source, family):
     assert detect(_chat(source)) == family
@@ -115,13 +128,13 @@ def test_a_response_template_that_is_not_there_is_refused(chat):
 def test_a_response_template_says_itself_what_a_thought_is():
     chat = _chat(TURN, response_template=RESPONSE)
     config = GatewayConfig(tool_parser="response_template", reasoning_parser="none")
-    with pytest.raises(ConfigError, match="reasoning_parser is 'none'.*allowed: auto"):
+    with pytest.raises(ConfigError, match=r"reasoning_parser is 'none'.*allowed: auto"):
         for_model(chat, config)
 
 
 @pytest.mark.parametrize("name", ["tool_parser", "reasoning_parser"])
 def test_a_parser_nobody_knows_is_refused_with_those_there_are(name):
-    with pytest.raises(ValidationError, match="'auto', .*'none'"):
+    with pytest.raises(ValidationError, match=r"'auto', .*'none'"):
         GatewayConfig.model_validate({name: "jinja"})
 
 
@@ -132,6 +145,41 @@ def test_the_named_family_reads_the_replies(stage, spell, words):
     tools = [tool(n={"type": "integer"})]
     message = asyncio.run(scene.post(scene.open(), messages=words.FIRST, tools=tools)).message
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"n": 7}'}
+
+
+ARGUMENTS = '{"text": "a\\n\u00e9 </b>", "count": 7}'
+WRITTEN = {
+    "hermes": f'<tool_call>\n{{"name": "f", "arguments": {ARGUMENTS}}}\n</tool_call>',
+    "qwen3_xml": "<tool_call>\n<function=f>\n<parameter=text>\na\n\u00e9 </b>\n</parameter>\n"
+    "<parameter=count>\n7\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": f'{{"name": "f", "parameters": {ARGUMENTS}}}',
+}
+
+
+@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_episode_in_any_family_is_one_exact_row(stage, spell, words, family, stream):
+    chat = _chat(TURN.replace("CALL", CALLS[family]))
+    replies = [WRITTEN[family], WRITTEN[family], words.ANSWER]
+    scene = stage([spell.bytewise(reply + words.END) for reply in replies], chat=chat)
+    session, tools = scene.open(), [tool(text={"type": "string"}, count={"type": "integer"})]
+    messages = list(words.FIRST)
+    for _ in replies:
+        answer = asyncio.run(scene.post(session, messages=messages, tools=tools, stream=stream))
+        message = _added_up(answer.events) if stream else answer.message
+        messages += [message, *words.observe(message, "ok")]
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": ARGUMENTS}] * 2
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal)
+    assert (record.counters["forks"], record.counters["malformed_calls"]) == (0, 0)
+
+
+def _added_up(events):
+    whole = StreamedMessage()
+    for event in events[:-1]:
+        whole.add(event)
+    return whole.whole()
 
 
 def test_tools_that_nobody_will_read_calls_of_are_warned_of_once(stage, spell, words, caplog):

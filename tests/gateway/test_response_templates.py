@@ -109,6 +109,13 @@ def test_a_reply_is_what_the_template_says(templates, name, text, shown):
     check_cuts(lambda: ResponseTemplateParser(templates[name], TOOLS, START), text, [3, 1, 4, 1])
 
 
+def test_a_field_that_is_no_text_for_transformers_is_still_streamed():
+    fields = {"content": {"content": "json"}, "reasoning": {**THOUGHTS, "content": "int"}}
+    template = ResponseTemplate({"start_anchor": START, "fields": fields})
+    parser = ResponseTemplateParser(template, None, START)
+    assert read(parser, "<think>x</think>{oh") == Read("{oh", reasoning="x")
+
+
 def test_a_prompt_may_open_the_thought(templates):
     parser = ResponseTemplateParser(templates["json"], TOOLS, f"x<|im_end|>\n{START}<think>\n")
     assert read(parser, "Hm.\n</think>\n\nSo.") == Read("So.", reasoning="Hm.")

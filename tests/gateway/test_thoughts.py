@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
+from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.parsers import (
     HermesParser,
     Llama3JsonParser,
@@ -16,6 +19,8 @@ from agentgym_rl.gateway.parsers import (
     ThinkParser,
     ToolCall,
 )
+from agentgym_rl.gateway.template import ChatTemplate
+from agentgym_rl.model import BUNDLED
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
@@ -147,6 +152,26 @@ def test_the_next_turn_goes_on_from_the_tokens_of_the_thought(stage, spell, word
     asked = [*words.FIRST, echo, {"role": "user", "content": "Sure?"}]
     asyncio.run(scene.post(session, messages=asked))
     words.check_exact(scene.gateway.close_session(session).rows, scene.engine.journal)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_the_openai_client_shows_thoughts(stage, spell, words, thinker, stream):
+    scene = stage([spell.bytewise(THOUGHT + "Twelve." + words.END)], chat=thinker())
+    session = scene.open()
+
+    async def ask():
+        async with scene.gateway.serve() as base_url, AgentClients(base_url) as clients:
+            create = clients.for_session(session).chat.completions.create
+            if not stream:
+                reply = await create(model="tiny", messages=words.FIRST)
+                return reply.choices[0].message.model_extra
+            chunks = [
+                c async for c in await create(model="tiny", messages=words.FIRST, stream=True)
+            ]
+            extras = [chunk.choices[0].delta.model_extra for chunk in chunks]
+            return {name: "".join(extra.get(name, "") for extra in extras) for name in BOTH}
+
+    assert asyncio.run(ask()) == BOTH
 
 
 def test_a_thought_that_is_echoed_is_rendered_again(thinker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 REASONS = {
     "malformed": "a closed call is a call for us, so that the environment can answer with an "
@@ -18,8 +18,8 @@ REASONS = {
     "around_calls": "Llama's format is a message of calls alone, or what follows the tag; vLLM "
     "takes any JSON object in the text for a call, and drops the text",
     "no_open_tag": "vLLM's XML parser reads <function=…> that no <tool_call> opens",
-    "untagged": "a reply without <think> is an answer, unless the prompt opened the thought; vLLM's "
-    "parser has no prompt here and takes it for thought",
+    "untagged": "a reply without <think> is an answer, unless the prompt opened the thought; "
+    "vLLM's parser has no prompt here and takes it for thought",
     "call_in_thought": "calls in a thought that closes are thoughts; vLLM ends a thought at "
     "<tool_call>",
     "second_tag": "only a reply that begins with <think> has a thought, and one; vLLM drops every "
@@ -48,12 +48,13 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Case:
-    """`differs`: a key of REASONS if the two must not agree."""
+    """`differs`: a key of REASONS if the two must not agree. `thinks`: whether thoughts are read,
+    and what the prompt did to the thought: opened it, closed it, or left it to the model itself."""
 
     family: str
     text: str
     differs: str = ""
-    thinks: bool = False
+    thinks: Literal["", "itself", "opened", "closed"] = ""
 
 
 def hermes(arguments: str, name: str = "f") -> str:
@@ -119,21 +120,28 @@ NAMED = [
     Case("llama3_json", f"Let me: {L}", "around_calls"),
     Case("llama3_json", f"Let me. {TAG}{L}", "around_calls"),
     Case("llama3_json", f"{L} Done.", "after_calls"),
-    Case("hermes", f"{T}So.", thinks=True),
-    Case("hermes", f"{T}Let me.\n{H}", thinks=True),
-    Case("qwen3_xml", f"{T}Let me.\n{X}\n{X}", thinks=True),
-    Case("hermes", "<think>Hm.</think>So.", thinks=True),
-    Case("hermes", "<think>\n\n</think>\n\nSo.", thinks=True),
-    Case("hermes", "<think>\nHm. <b>", thinks=True),
-    Case("hermes", T, thinks=True),
-    Case("hermes", f"<think>\nHm.\n{H}", thinks=True),
-    Case("qwen3_xml", f"<think>\nHm.\n{X}\n{X}", thinks=True),
-    Case("qwen3_xml", f"<think>\nOr {X}?\n</think>\n\nSo.", "call_in_thought", thinks=True),
-    Case("hermes", "<think>In <tool_call> tags?</think>So.", "call_in_thought", thinks=True),
-    Case("hermes", "So.", "untagged", thinks=True),
-    Case("hermes", "Hm.\n</think>\n\nSo.", "untagged", thinks=True),
-    Case("hermes", f"{T}a</think>b", "second_tag", thinks=True),
-    Case("hermes", "So <think>Hm.</think>", "second_tag", thinks=True),
+    Case("hermes", f"{T}So.", thinks="itself"),
+    Case("hermes", f"{T}Let me.\n{H}", thinks="itself"),
+    Case("qwen3_xml", f"{T}Let me.\n{X}\n{X}", thinks="itself"),
+    Case("hermes", "<think>Hm.</think>So.", thinks="itself"),
+    Case("hermes", "<think>\n\n</think>\n\nSo.", thinks="itself"),
+    Case("hermes", "<think>\nHm. <b>", thinks="itself"),
+    Case("hermes", T, thinks="itself"),
+    Case("hermes", f"<think>\nHm.\n{H}", thinks="itself"),
+    Case("qwen3_xml", f"<think>\nHm.\n{X}\n{X}", thinks="itself"),
+    Case("qwen3_xml", f"<think>\nOr {X}?\n</think>\n\nSo.", "call_in_thought", thinks="itself"),
+    Case("hermes", "<think>In <tool_call> tags?</think>So.", "call_in_thought", thinks="itself"),
+    Case("hermes", "Hm.\n</think>\n\nSo.", thinks="opened"),
+    Case("qwen3_xml", f"Hm.\n</think>\n\nLet me.\n{X}", thinks="opened"),
+    Case("hermes", "<think>\nHm.\n</think>\n\nSo.", thinks="opened"),
+    Case("hermes", "Hm.", thinks="opened"),
+    Case("hermes", f"Hm.\n{H}", thinks="opened"),
+    Case("hermes", "So.", thinks="closed"),
+    Case("qwen3_xml", f"Let me.\n{X}", thinks="closed"),
+    Case("hermes", "So.", "untagged", thinks="itself"),
+    Case("hermes", "Hm.\n</think>\n\nSo.", "untagged", thinks="itself"),
+    Case("hermes", f"{T}a</think>b", "second_tag", thinks="itself"),
+    Case("hermes", "So <think>Hm.</think>", "second_tag", thinks="itself"),
 ]
 
 
@@ -150,8 +158,9 @@ def _well_formed(random: Random) -> Case:
         text = random.choice(["", TAG]) + "; ".join(calls) if calls else _prose(random)
         return Case(family, text)
     prose = _prose(random) if not calls or random.random() < 0.5 else ""
-    thinks = random.random() < 0.5
-    thought = f"<think>\n{_prose(random)}\n</think>\n\n" if thinks else ""
+    thinks = random.choice(["", "itself", "opened", "closed"])
+    thought = f"{_prose(random)}\n</think>\n\n" if thinks in ("itself", "opened") else ""
+    thought = f"<think>\n{thought}" if thinks == "itself" else thought
     return Case(family, thought + "\n".join([*([prose] if prose else []), *calls]), thinks=thinks)
 
 
@@ -171,9 +180,14 @@ def _value(random: Random, key: str) -> Any:
     text = "".join(random.choices("ab é漢😀\n\t\"'\\{}[]<>&;:,", k=random.randint(0, 12)))
     number = random.choice([0, -7, 1234567890, 2.5, -1e-7])
     values = {
-        "s": text, "i": random.randint(-9, 9), "n": number, "b": random.random() < 0.5,
-        "o": {text: [number, {"x": text}]}, "a": [text, None, number], "u": random.choice([None, 3]),
-    }  # fmt: skip
+        "s": text,
+        "i": random.randint(-9, 9),
+        "n": number,
+        "b": random.random() < 0.5,
+        "o": {text: [number, {"x": text}]},
+        "a": [text, None, number],
+        "u": random.choice([None, 3]),
+    }
     return values[key]
 
 

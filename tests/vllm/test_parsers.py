@@ -28,7 +28,7 @@ def ours(case: Case) -> list[Any]:
     """[reasoning, content, [[name, arguments], …]], without whitespace at the ends."""
     parser: Parser = FAMILIES[case.family]([TOOL])
     if case.thinks:
-        parser = ThinkParser(parser, opened=False)
+        parser = ThinkParser(parser, opened=case.thinks == "opened")
     events = parser.feed(case.text) + parser.finish()
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     content = "".join(event for event in events if isinstance(event, str))
@@ -66,7 +66,7 @@ def theirs(vllm_python: str, tokenizer: Path) -> dict[Case, list[Any]]:
         {
             "tool_parser": case.family,
             "reasoning_parser": "qwen3" if case.thinks else None,
-            "thinking": True,
+            "thinking": case.thinks != "closed",
             "tools": [TOOL],
             "text": case.text,
         }

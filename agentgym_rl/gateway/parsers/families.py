@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -155,6 +154,7 @@ def _written_call(chat: ChatFormat) -> str:
         return ""
     if not found:
         return ""
-    shared = os.path.commonprefix([head, whole])
-    tag = shared.rfind("<")  # a template may open a thought in the one and a call in the other
-    return whole[tag if tag > shared.rfind(">") else len(shared) :]
+    pairs = enumerate(zip(head, whole, strict=False))
+    end = next((at for at, (one, other) in pairs if one != other), min(len(head), len(whole)))
+    tag = whole.rfind("<", 0, end)  # a template may open a thought in the one, a call in the other
+    return whole[tag if tag > whole.rfind(">", 0, end) else end :]

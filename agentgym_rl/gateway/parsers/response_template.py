@@ -7,7 +7,6 @@ torch; but its import takes a second, so this module imports it only when such a
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from .schemas import properties_of, value_json
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _CALLS = "tool_calls"
+_ANCHORS = ("open", "open_pattern", "close", "close_pattern")
 _STEP = 1024
 _STEP_SHARE = 32
 """transformers copies all it was fed at every step, so steps grow with the text, to a 32nd of it
@@ -160,25 +160,24 @@ class ResponseTemplateParser(Parser):
 
 
 def _as_text(spec: Mapping[str, Any], groups: Sequence[str] | None) -> dict[str, Any]:
-    """The template with its calls left as text (None: out), to be read once they have closed:
-    what transformers cannot read, it raises on, and the rest of the reply would be lost.
+    """The template with its fields left as text, calls to be read once they have closed (None:
+    left out): what transformers cannot read, it raises on, and the rest of the reply would be lost.
 
     `groups`: named groups of what opens a call.
     """
-    plain = copy.deepcopy(dict(spec))
-    for field in plain["fields"].values():
-        field["optional"] = True
-    field = plain["fields"].pop(_CALLS, None)
-    if field is None or groups is None:
-        return plain
-    field = {name: value for name, value in field.items() if name not in ("join", "transform_each")}
-    plain["fields"][_CALLS] = {
-        **field,
-        "content": "text",
-        "content_args": {"strip": False},
-        "transform": {"body": "{content}", "captures": {name: f"{{{name}}}" for name in groups}},
-    }
-    return plain
+    fields: dict[str, Any] = {}
+    for name, field in spec["fields"].items():
+        if name == _CALLS and groups is None:
+            continue
+        fields[name] = {key: value for key, value in field.items() if key in _ANCHORS} | {
+            "content": "text",
+            "content_args": {"strip": False},
+            "transform": {"body": "{content}"},
+        }
+    if groups is not None and _CALLS in fields:
+        captures = {name: f"{{{name}}}" for name in groups}
+        fields[_CALLS]["transform"] = {"body": "{content}", "captures": captures}
+    return {**spec, "fields": fields}
 
 
 def _call(body: str, function: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> ToolCall:
