@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
-from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.parsers import (
     HermesParser,
@@ -19,8 +17,6 @@ from agentgym_rl.gateway.parsers import (
     ThinkParser,
     ToolCall,
 )
-from agentgym_rl.gateway.template import ChatTemplate
-from agentgym_rl.model import BUNDLED
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
