@@ -44,7 +44,7 @@ async def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
         if value != GatewayConfig.model_fields[name].default:
             raise ConfigError(
                 f"gateway.{name} {value!r} means nothing with --engine=openai: the endpoint itself "
-                "renders conversations and reads tool calls; leave it out"
+                "renders conversations and reads replies; leave it out"
             )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(

@@ -12,7 +12,8 @@ KINDS = ("whitespace", "thinking", "arguments", "spelling", "other")
 
 
 def _scene(words, chat, said, fraction=1.0):
-    return words.Stage(chat, said, config=GatewayConfig(canary_fraction=fraction))
+    config = GatewayConfig(canary_fraction=fraction, tool_parser="hermes")
+    return words.Stage(chat, said, config=config)
 
 
 def _found(scene, session):

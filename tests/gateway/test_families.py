@@ -35,6 +35,7 @@ def _scene(words, name, texts, **config):
     """A gateway whose model says `texts`; in the family's tokens, as its tokenizer has them."""
     family = FAMILIES[name]
     said = [family.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    config = {"tool_parser": "hermes"} | config
     return words.Stage(family.chat, said, config=GatewayConfig(**config))
 
 
