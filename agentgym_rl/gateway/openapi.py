@@ -15,6 +15,7 @@ import msgspec
 from . import schemas
 from .dialects.completions import CompletionsRequest
 from .dialects.messages.wire import Conversation, MessagesRequest
+from .dialects.responses.wire import CreateResponse, Response
 
 _REF = "#/components/schemas/{name}"
 
@@ -37,6 +38,9 @@ _POST: Mapping[str, _Described] = {
     ),
     "/v1/completions": _Described(
         "The continuation of a prompt.", CompletionsRequest, schemas.Completion, streams=True
+    ),
+    "/v1/responses": _Described(
+        "A response of typed items.", CreateResponse, Response, streams=True
     ),
     "/v1/messages": _Described(
         "A reply, in Anthropic's shape.",

@@ -16,7 +16,15 @@ from agentgym_rl.seeding import derived_seed
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
 from .messages import call_id, reasoning_keys
-from .parsers import PROMPT_END_TOKENS, Event, Parser, ParserFactory, Reasoning, ToolCall
+from .parsers import (
+    PROMPT_END_TOKENS,
+    Event,
+    Parser,
+    ParserFactory,
+    Reasoning,
+    TextParser,
+    ToolCall,
+)
 from .prompts import prepare_context
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
@@ -273,6 +281,7 @@ async def open_turns(
         stop_token_ids=chat.stop_token_ids,
     )
     tools, prompt_end = request.tools if request.calls else None, prompt[-PROMPT_END_TOKENS:]
+    raw = request.prompt is not None
     return [
         Turn(
             session,
@@ -283,7 +292,7 @@ async def open_turns(
             context=context,
             prompt=prompt,
             sampling=replace(sampling, seed=_seed(request, policy, number, index)),
-            parser=parsers(tools, chat.text(prompt_end)),
+            parser=TextParser() if raw else parsers(tools, chat.text(prompt_end)),
         )
         for index in range(request.n)
     ]

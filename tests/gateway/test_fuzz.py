@@ -31,6 +31,7 @@ PLAIN_REFUSALS = (
     "is not the client's to set",
     "got `float`",  # 3.0 is an integer to JSON Schema
     "expected an integer",
+    "no response of this session that was stored",
 )
 
 

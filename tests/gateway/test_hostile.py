@@ -268,3 +268,25 @@ def test_a_body_that_never_comes_is_given_up(stage, monkeypatch):
     _, answer = _play(scene, use)
     assert _status(answer) == 408
     assert b"timeout_error" in answer
+
+
+@pytest.mark.parametrize("path", PATHS[:2])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_nests_deeply_has_made_a_call_like_any_other(
+    stage, spell, words, path, stream
+):
+    deep = "[" * 2_000 + "]" * 2_000
+    text = f'<tool_call>\n{{"name": "f", "arguments": {{"a": {deep}}}}}\n</tool_call>' + words.END
+    scene = stage([words.Say(spell.bytewise(text), chunk=500)], max_model_len=9_000)
+    session = scene.open(max_tokens=6_000)
+    tools = {PATHS[0]: {"type": "function", "function": {"name": "f"}}}
+    tool = tools.get(path, {"name": "f", "input_schema": {}})
+    body = {**BODY, "tools": [tool], "stream": stream, "max_tokens": 6_000}
+
+    async def use(wire):
+        return await wire.say(wire.request(path, body, CLOSE))
+
+    _, answer = _play(scene, use, session)
+    assert _status(answer) == 200
+    record = scene.gateway.close_session(session)
+    assert (record.infra_error, record.counters["tool_calls"]) == ("", 1)

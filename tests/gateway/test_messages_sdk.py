@@ -5,6 +5,8 @@ import contextlib
 
 import pytest
 
+from agentgym_rl.config import GatewayConfig
+
 anthropic = pytest.importorskip("anthropic")
 
 CALCULATOR = {
@@ -212,3 +214,21 @@ def test_counting_leaves_no_trace(stage, spell, words):
     assert counts[1] == len(scene.engine.journal[0].prompt) > counts[0]
     record = scene.gateway.close_session(session)
     assert (record.num_turns, record.counters["forks"], len(record.rows)) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thoughts_are_signed_blocks_and_need_not_come_back(stage, spell, words, stream):
+    thought = "<think>\nHm, 3*4.\n</think>\n\n"
+    said = [thought + words.CALL, thought + "Well. " + words.CALL, words.ANSWER]
+    config = GatewayConfig(reasoning_parser="think")
+    scene = stage([spell.bytewise(text + words.END) for text in said], config=config)
+    session = scene.open()
+    replies, counts = _run(scene, session, lambda c: _converse(c, 3, stream=stream))
+    first = replies[0].content
+    assert [block.type for block in first] == ["thinking", "tool_use"]
+    assert first[0].thinking.strip() == "Hm, 3*4."
+    assert session.number_of(first[0].signature) == 0
+    assert counts == [len(entry.prompt) for entry in scene.engine.journal]
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal)
+    assert record.counters["forks"] == 0

@@ -24,7 +24,7 @@ class Writer(ABC):
     def whole(self) -> bytes:
         """The body of a reply that is not streamed; all turns are committed."""
 
-    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027
+    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
         """What a delta adds to a reply that is not streamed: for writers to whom the order
         matters in which text and calls come."""
 
