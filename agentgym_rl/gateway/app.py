@@ -218,7 +218,7 @@ class GatewayApp(SessionApp):
 
         async with self._kept_alive(exchange, stream=request.stream):
             await sample(turns, self._sampler, send if request.stream else keep)
-        nodes = [turn.commit() for turn in turns]
+        nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
         exchange.on_delivery += [node.note_delivery for node in nodes]
         if request.stream:
             await exchange.events(writer.end(), last=True)

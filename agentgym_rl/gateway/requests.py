@@ -8,11 +8,12 @@ honoured or refused by name: an agent must not believe in an option that does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import bad_request, unsupported
 from .fields import boolean, given_fields, integer, number
+from .template import RESERVED
 
 _IGNORED = frozenset(
     {
@@ -33,10 +34,12 @@ _READ = frozenset(
         *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
+        *("chat_template_kwargs", "reasoning_effort"),
     }
 )
 _MAX_SAMPLES = 128
 """As in OpenAI."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -61,6 +64,8 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -91,6 +96,7 @@ def parse_request(body: bytes) -> ChatRequest:
         top_k=max(integer(given, "top_k", low=-1) or 0, 0),
         seed=integer(given, "seed"),
         stop=_stop(given.get("stop")),
+        template_kwargs=_template_kwargs(given),
     )
 
 
@@ -163,6 +169,30 @@ def reads_calls(given: Mapping[str, Any]) -> bool:
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
     return choice == "auto"
+
+
+def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    kwargs = given.get("chat_template_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise bad_request(
+            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    return {**effort_kwargs(given.get("reasoning_effort"), "reasoning_effort"), **kwargs}
+
+
+def effort_kwargs(effort: Any, param: str) -> dict[str, Any]:
+    """Template arguments for how much the model is to think; `param` is where it was said."""
+    if effort is None:
+        return {}
+    if effort not in _EFFORTS:
+        why = f"{param}: got {effort!r}, allowed: {', '.join(_EFFORTS)}"
+        raise bad_request(why, param=param)
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinks}
 
 
 def _samples(given: Mapping[str, Any]) -> int:

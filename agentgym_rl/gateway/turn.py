@@ -118,8 +118,10 @@ class Turn:
         lengths = range(len(ids))
         return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
 
-    def commit(self) -> Sampled:
+    def commit(self, *, is_retry: bool = False) -> Sampled:
         """Record the finished turn; `message` is what to send, the node to be told of delivery.
+
+        `is_retry`: the client asked before, and the answer to that is not there any more.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -128,7 +130,12 @@ class Turn:
             raise session_closed()
         self.message = self._message()
         node = self.session.commit(
-            self._context, self.sample, self.request.messages, self.message, request=self.number
+            self._context,
+            self.sample,
+            self.request.messages,
+            self.message,
+            request=self.number,
+            sibling_of="n" if self.index else "retry" if is_retry else None,
         )
         counters = self.session.counters
         counters["prompt_tokens"] += len(self.prompt)
@@ -246,9 +253,7 @@ async def open_turns(
     policy = session.sampling
     if policy.train:
         _refuse_cuts(request)
-    context, prompt = await prepare_context(
-        session.tree, chat, request, max_model_len=max_model_len
-    )
+    context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,
