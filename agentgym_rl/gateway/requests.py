@@ -186,16 +186,18 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
             f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
             param="chat_template_kwargs",
         )
-    effort = given.get("reasoning_effort")
+    return {**effort_kwargs(given.get("reasoning_effort"), "reasoning_effort"), **kwargs}
+
+
+def effort_kwargs(effort: Any, param: str) -> dict[str, Any]:
+    """Template arguments for how much the model is to think; `param` is where it was said."""
     if effort is None:
-        return kwargs
+        return {}
     if effort not in _EFFORTS:
-        raise bad_request(
-            f"reasoning_effort: got {effort!r}, allowed: {', '.join(_EFFORTS)}",
-            param="reasoning_effort",
-        )
+        why = f"{param}: got {effort!r}, allowed: {', '.join(_EFFORTS)}"
+        raise bad_request(why, param=param)
     thinks = {"enable_thinking": False} if effort == "none" else {}
-    return {"reasoning_effort": effort, **thinks, **kwargs}
+    return {"reasoning_effort": effort, **thinks}
 
 
 def _samples(given: Mapping[str, Any]) -> int:

@@ -115,6 +115,20 @@ def test_what_changes_nothing_is_accepted(scene):
         assert body[name] == fields[name]
 
 
+@pytest.mark.parametrize("effort", ["none", "high"])
+def test_an_effort_is_said_to_the_template(stage, spell, words, thinker, effort):
+    scene = stage(lambda _: spell.canonical(words.ANSWER + words.END), chat=thinker())
+    session = scene.open()
+    body = _ask(scene, session, reasoning={"effort": effort}).body
+    assert body["reasoning"] == {"effort": effort, "summary": None}
+    _ask(scene, session, reasoning={"effort": effort})
+    assert session.counters["forks_sibling"] == 1
+    _ask(scene, session)
+    assert session.counters["forks_new_root"] == 1
+    wrong = _ask(scene, session, reasoning={"effort": "some"})
+    assert (wrong.status, wrong.error["param"]) == (400, "reasoning.effort")
+
+
 def test_a_policy_of_training_holds_here_too(scene):
     session = scene.open(temperature=0.7)
     assert _ask(scene, session, top_p=0.9).error["param"] == "top_p"

@@ -14,7 +14,7 @@ from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.fields import boolean, given_fields, integer, number, string
-from agentgym_rl.gateway.requests import ChatRequest, reads_calls
+from agentgym_rl.gateway.requests import ChatRequest, effort_kwargs, reads_calls
 from agentgym_rl.gateway.sessions import Session
 
 from .items import read_items
@@ -84,6 +84,9 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         top_k=0,
         seed=None,
         stop=(),
+        template_kwargs=effort_kwargs(
+            _object(given, "reasoning").get("effort"), "reasoning.effort"
+        ),
         store=boolean(given, "store", True),
         seals_thoughts=_THOUGHTS in given.get("include", ()),
         num_instructions=len(leading),
@@ -147,9 +150,8 @@ def _check_reasoning(reasoning: Mapping[str, Any]) -> None:
             if value != "auto":
                 why = "thoughts are sent as they are, nobody sums them up; allowed: 'auto'"
                 raise unsupported(f"reasoning.{name}", why)
-        else:
-            why = "the model thinks as its chat template says; allowed: null"
-            raise unsupported(f"reasoning.{name}", why)
+        elif name != "effort":
+            raise unsupported(f"reasoning.{name}", "allowed: effort and summary")
 
 
 def _check_include(include: Any) -> None:

@@ -83,6 +83,7 @@ class TextOptions(Struct, forbid_unknown_fields=True):
 
 
 class ReasoningOptions(Struct, forbid_unknown_fields=True):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto"] | None = None
     generate_summary: Literal["auto"] | None = None
 
