@@ -99,8 +99,12 @@ def request_of(message: Mapping[str, Any]) -> int | None:
     noted = message.get(TURN)
     if isinstance(noted, int):
         return noted
-    for call in message.get("tool_calls") or ():
-        parts = str(call.get("id")).split("_")
-        if len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal():
-            return int(parts[1])
-    return None
+    numbers = (call_request(call.get("id")) for call in message.get("tool_calls") or ())
+    return next((number for number in numbers if number is not None), None)
+
+
+def call_request(call_id: Any) -> int | None:
+    """The request that a tool-call id of ours names."""
+    parts = str(call_id).split("_")
+    ours = len(parts) == 3 and parts[0] == "call" and parts[1].isdecimal() and len(parts[1]) < 16
+    return int(parts[1]) if ours else None

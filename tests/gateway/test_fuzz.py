@@ -32,6 +32,8 @@ PLAIN_REFUSALS = (
     "got `float`",  # 3.0 is an integer to JSON Schema
     "expected an integer",
     "no response of this session that was stored",
+    "not found",  # a response
+    "there is another function named",
 )
 
 

@@ -141,6 +141,23 @@ def test_two_turns_in_a_row_stay_two(stage, spell, words, echo):
     assert record.counters["forks"] == 0
 
 
+@pytest.mark.parametrize("names_previous", [False, True])
+def test_replies_that_say_the_same_are_told_apart(stage, spell, words, names_previous):
+    """They were sampled as other tokens; ids say which of them a client goes on with."""
+    first = [spell.canonical("Yes." + words.END), spell.bytewise("Yes." + words.END)]
+    scene = stage([*first, spell.canonical(words.ANSWER + words.END)])
+    session = scene.open()
+    one, _ = [_ask(scene, session, input=ASKED).body for _ in first]
+    more = {"role": "user", "content": "Sure?"}
+    if names_previous:
+        _ask(scene, session, input=[more], previous_response_id=one["id"])
+    else:
+        _ask(scene, session, input=[*ASKED, *one["output"], more])
+    stands_on = scene.engine.journal[2].prompt
+    assert list(stands_on[len(scene.engine.journal[0].prompt) :][: len(first[0])]) == first[0]
+    assert session.counters["ambiguous_echoes"] == 0
+
+
 def test_an_edited_item_is_a_fork(stage, spell, words, tool):
     scene = stage([spell.canonical(text + words.END) for text in (words.CALL, words.ANSWER)])
     session = scene.open()

@@ -10,14 +10,13 @@ such. They become one assistant message again, the one the session's tree knows:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.gateway.errors import bad_request
-from agentgym_rl.gateway.messages import reasoning_keys
+from agentgym_rl.gateway.messages import TURN, call_request, reasoning_keys
 
-_OUR_ID = re.compile(r"(?:msg|rs|fc)_.*-(\d{1,18})_\d+", re.DOTALL)
-_OUR_CALL = re.compile(r"call_(\d{1,18})_\d+")
+_ID = re.compile(r"(?:msg|rs|fc)_(.*)_\d+", re.DOTALL)
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -28,6 +27,8 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_t
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 Message = dict[str, Any]
+NumberOf = Callable[[str], int | None]
+"""The number of a turn in its session, by its id; None for other ids."""
 
 
 def item_id(kind: str, turn_id: str, index: int) -> str:
@@ -35,7 +36,7 @@ def item_id(kind: str, turn_id: str, index: int) -> str:
     return f"{kind}_{turn_id}_{index}"
 
 
-def read_items(value: Any) -> list[Message]:
+def read_items(value: Any, number_of: NumberOf) -> list[Message]:
     """The chat messages that `input` says.
 
     Raises:
@@ -45,7 +46,7 @@ def read_items(value: Any) -> list[Message]:
         return [{"role": "user", "content": value}]
     if not isinstance(value, list):
         raise bad_request("input must be a string or an array of items.", param="input")
-    reader = _Reader()
+    reader = _Reader(number_of)
     for index, item in enumerate(value):
         reader.read(item, f"input[{index}]")
     return reader.messages
@@ -54,8 +55,9 @@ def read_items(value: Any) -> list[Message]:
 class _Reader:
     """Reads items one after the other; `messages` are those so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, number_of: NumberOf) -> None:
         self.messages: list[Message] = []
+        self._number_of = number_of
         self._said: Message | None = None  # the assistant message that may go on
         self._turn: int | None = None  # the turn it is of, if an id told
         self._last = ""  # the kind of its last item
@@ -89,24 +91,28 @@ class _Reader:
             self._said = None
             self.messages.append({"role": _ROLES[role], "content": text})
             return
-        said = self._assistant("message", _turn_of(item.get("id")))
+        said = self._assistant("message", self._turn_of(item.get("id")))
         said["content"] += text
 
     def _call(self, item: Mapping[str, Any], where: str) -> None:
         call_id = _string(item, "call_id", where)
         function = {name: _string(item, name, where) for name in ("name", "arguments")}
-        found = _OUR_CALL.fullmatch(call_id)
-        said = self._assistant("function_call", int(found[1]) if found else None)
+        said = self._assistant("function_call", call_request(call_id))
         call = {"id": call_id, "type": "function", "function": function}
         said.setdefault("tool_calls", []).append(call)
 
     def _reasoning(self, item: Mapping[str, Any], where: str) -> None:
         parts = item.get("content")
         text = "" if parts is None else _text(parts, where, "content")
-        turn = _turn_of(item.get("id"))
-        turn = _turn_of(item.get("encrypted_content")) if turn is None else turn
+        turn = self._turn_of(item.get("id"))
+        turn = self._turn_of(item.get("encrypted_content")) if turn is None else turn
         said = self._assistant("reasoning", turn)
         said.update(reasoning_keys(said.get("reasoning", "") + text))
+
+    def _turn_of(self, value: Any) -> int | None:
+        """The turn that an id of an output item names, if it is one of this session's."""
+        found = _ID.fullmatch(value) if isinstance(value, str) else None
+        return self._number_of(found[1]) if found else None
 
     def _assistant(self, kind: str, turn: int | None) -> Message:
         """The message that an item of an assistant's turn is a part of; perhaps a new one."""
@@ -114,7 +120,8 @@ class _Reader:
             self._said = {"role": "assistant", "content": ""}
             self._turn, self._answered = None, False
             self.messages.append(self._said)
-        self._turn = self._turn if turn is None else turn
+        if turn is not None:
+            self._turn = self._said[TURN] = turn
         self._last = kind
         return self._said
 
@@ -134,12 +141,6 @@ class _Reader:
             or (kind == "message" and self._last != "message")
             or (kind == "reasoning" and self._last == "reasoning")
         )
-
-
-def _turn_of(value: Any) -> int | None:
-    """The turn that an id of ours names."""
-    found = _OUR_ID.fullmatch(value) if isinstance(value, str) else None
-    return int(found[1]) if found else None
 
 
 def _string(item: Mapping[str, Any], name: str, where: str) -> str:

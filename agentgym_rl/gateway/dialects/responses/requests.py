@@ -66,7 +66,8 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     top_p = number(given, "top_p", low=0.0, high=1.0)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
-    messages = [*leading, *_earlier(session, given), *read_items(given.get("input", []))]
+    said = read_items(given.get("input", []), session.number_of)
+    messages = [*leading, *_earlier(session, given), *said]
     if len(messages) == len(leading):
         raise bad_request("input must say something.", param="input")
     return ResponsesRequest(

@@ -10,6 +10,7 @@ import msgspec
 
 from agentgym_rl.gateway.dialects import Writer
 from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.turn import Turn, total_usage
@@ -88,7 +89,8 @@ class ResponsesWriter(Writer):
         """The whole response, which may be named from now on."""
         if self._request.store:
             said = self._request.messages[self._request.num_instructions :]
-            self._session.conversations.keep(self._id, [*said, self._turn.message])
+            reply = {**self._turn.message, TURN: self._turn.number}
+            self._session.conversations.keep(self._id, [*said, reply])
         if self._status == "incomplete":
             why = {"reason": "max_output_tokens"}
             return self._response("incomplete", incomplete_details=why, usage=self._usage())
