@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.agent import Agent
@@ -33,7 +34,9 @@ class OpenAIAgents(Agent):
         if max_turns < 1:
             raise TypeError(f"max_turns: got {max_turns}, expected at least 1")
         self.max_turns = max_turns
-        self._sdk: Any = import_extra("agents", extra="openai-agents", needed_by="openai_agents")
+        # not `agents` alone: any folder of that name can be imported
+        import_extra("agents.tool", extra="openai-agents", needed_by="openai_agents")
+        self._sdk: Any = import_module("agents")
 
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         sdk, tools = self._sdk, EnvTools(env)
