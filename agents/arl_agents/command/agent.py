@@ -54,7 +54,8 @@ class Command(Agent):
         self.argv = [_found(words[0], search_path(self._own)), *map(_absolute, words[1:])]
         self._mcp = mcp
         if mcp:
-            import_extra("mcp", extra="mcp", needed_by="command (or --agent.options.mcp=false)")
+            needed_by = "command, to offer tools (--agent.options.mcp=false does without),"
+            import_extra("mcp.server.streamable_http_manager", extra="mcp", needed_by=needed_by)
 
     async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
         try:
