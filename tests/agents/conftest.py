@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from agentgym_rl.trajectory import Trajectory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # importing it downloads one
 SAMPLING = SessionSampling(max_tokens=256, temperature=1.0, seed=5)
 
 
@@ -45,6 +47,18 @@ def required(module: str) -> Any:
 @pytest.fixture(scope="session")
 def need() -> Callable[[str], Any]:
     return required
+
+
+@pytest.fixture
+def node_program(tmp_path: Path) -> Callable[[Path], list[str]]:
+    """The command line of a program in Node.js, with the packages of examples/node_agent."""
+    modules = os.environ.get("ARL_NODE_MODULES", "")
+    if not modules or shutil.which("node") is None:
+        wanted = "agents" in os.environ.get("ARL_REQUIRE", "").split(",")
+        why = "node is missing, or ARL_NODE_MODULES names no folder (make test-agents)"
+        (pytest.fail if wanted else pytest.skip)(why)
+    (tmp_path / "node_modules").symlink_to(modules)
+    return lambda file: ["node", shutil.copy(file, tmp_path)]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Agents written with real SDKs, each on a real small model: nothing forks, a row an episode."""
 
-import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +14,6 @@ from agentgym_rl.trajectory import Outcome
 
 pytestmark = pytest.mark.slow  # they take seconds to import
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def _react(need) -> Agent:
-    return React()
 
 
 def _openai_agents(need) -> Agent:
@@ -39,35 +33,41 @@ def _langgraph(need) -> Agent:
 
 
 def _python_program(need) -> Agent:
-    return Command(argv=[sys.executable, str(EXAMPLES / "mcp_agent.py")], env=["PYTHONPATH="])
-
-
-def _node_program(need) -> Agent:
-    modules = os.environ.get("ARL_NODE_MODULES", "")
-    if not modules or shutil.which("node") is None:
-        required = "agents" in os.environ.get("ARL_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)("ARL_NODE_MODULES names no folder, or no node")
-    return Command(argv=["node", str(Path(modules).parent / "agent.mjs")])
+    return Command(argv=[sys.executable, str(EXAMPLES / "mcp_agent.py")])
 
 
 AGENTS: dict[str, Callable[..., Agent]] = {
-    "openai": _react,
+    "openai": lambda need: React(),
     "openai-agents": _openai_agents,
     "litellm": _litellm,
     "langgraph": _langgraph,
     "mcp-program": _python_program,
-    "node-program": _node_program,
 }
 
 
-@pytest.mark.parametrize("env", ["math", "tools"])
-@pytest.mark.parametrize("name", AGENTS)
-def test_episodes_are_one_exact_row_each(name, env, need, small):
-    played = small.play(AGENTS[name](need), env, episodes=6)
-    assert [each.error for each in played] == [""] * 6
+def check(played) -> None:
+    assert [each.error for each in played] == [""] * len(played)
     assert {each.outcome for each in played} <= {Outcome.COMPLETED, Outcome.TRUNCATED}
-    assert sum(each.metrics["tool_calls"] for each in played) > 0
     for each in played:
         assert each.metrics["forks"] == 0
         assert len(each.rows) == 1
         assert each.rows[0].num_trained == each.metrics["sampled_tokens"]
+    assert sum(each.metrics["tool_calls"] for each in played) > 0
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_sums_are_one_exact_row_each(name, need, small):
+    check(small.play(AGENTS[name](need), "math", episodes=3))
+
+
+# Not the Agents SDK: the model for `tools` knows its prompt to the byte, to which the SDK adds
+# "strict": false in each tool, and then it calls none.
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "openai-agents"])
+def test_errands_are_one_exact_row_each(name, need, small):
+    check(small.play(AGENTS[name](need), "tools", episodes=2))
+
+
+@pytest.mark.parametrize("env", ["math", "tools"])
+def test_a_program_in_node_plays(env, node_program, small):
+    agent = Command(argv=node_program(EXAMPLES / "node_agent" / "agent.mjs"))
+    check(small.play(agent, env, episodes=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shlex
 import shutil
 import signal
@@ -140,5 +141,4 @@ def _found(program: str, path: str) -> str:
 
 def _absolute(word: str) -> str:
     """Programs run elsewhere: names of files here go with them."""
-    file = Path(word)
-    return str(file.absolute()) if word and not file.is_absolute() and file.is_file() else word
+    return os.path.abspath(word) if os.path.isfile(word) else word
