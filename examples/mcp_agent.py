@@ -12,8 +12,7 @@ from mcp import Client
 from openai import AsyncOpenAI
 
 
-async def main():
-    task = json.loads(Path(os.environ["ARL_TASK_FILE"]).read_text())
+async def play(task):
     messages, tools = task["messages"], task["tools"]
     async with AsyncOpenAI() as model, Client(os.environ["ARL_MCP_URL"]) as env:
         for _ in range(32):
@@ -37,4 +36,4 @@ async def use(env, call):
     return result.content[0].text
 
 
-asyncio.run(main())
+asyncio.run(play(json.loads(Path(os.environ["ARL_TASK_FILE"]).read_text())))

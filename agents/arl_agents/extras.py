@@ -19,6 +19,5 @@ def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{needed_by} needs the package {module} ({error}): "
-            f"pip install 'agentgym-rl[{extra}]'"
+            f"{needed_by} needs the package {module} ({error}): pip install 'agentgym-rl[{extra}]'"
         ) from error

@@ -47,16 +47,22 @@ class OpenAIAgents(Agent):
             tools=[_tool(sdk, spec, tools) for spec in env.tools],
             tool_use_behavior=lambda *_: sdk.ToolsToFinalOutputResult(bool(tools.more), ""),
         )
-        options = {"hooks": _hooks(sdk, tools), "run_config": _config(sdk, tools)}
-        with suppress(_Over):
+        hooks, config = _hooks(sdk, tools), _config(sdk, tools)
+        with suppress(_Over, sdk.MaxTurnsExceeded):
             while not tools.ended and (left := self.max_turns - tools.num_steps) > 0:
                 try:
-                    run = await sdk.Runner.run(agent, messages, max_turns=left, **options)
-                except sdk.MaxTurnsExceeded:
-                    return
-                said = run.to_input_list()
-                empty = [] if run.new_items else [{"role": "assistant", "content": ""}]
-                messages = [*said, *empty, *tools.more]
+                    run = await sdk.Runner.run(
+                        agent, messages, max_turns=left, hooks=hooks, run_config=config
+                    )
+                except sdk.ModelBehaviorError:  # a reply of which nothing could be read
+                    if not hooks.is_waiting:
+                        raise
+                    return await tools.say(_EMPTY)
+                empty = [] if run.new_items else [_EMPTY]  # which the SDK forgets
+                messages = [*run.to_input_list(), *empty, *tools.more]
+
+
+_EMPTY: Message = {"role": "assistant", "content": ""}
 
 
 class _Over(Exception):
@@ -84,11 +90,16 @@ _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 def _hooks(sdk: Any, tools: EnvTools) -> Any:
     class Hooks(sdk.RunHooks):
+        is_waiting = False
+        """For a reply of the model."""
+
         async def on_llm_start(self, *_: Any) -> None:
             if tools.ended:
                 raise _Over
+            self.is_waiting = True
 
         async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+            self.is_waiting = False
             await tools.say(_message(response.output))
 
     return Hooks()

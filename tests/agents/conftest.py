@@ -169,7 +169,12 @@ class Small:
             ):
                 limits = Deadlines(episode_s=120, turn_s=60)
                 player = Player(
-                    spec(env).maker(), lambda: agent, gateway, clients, "m", limits  # type: ignore[attr-defined]
+                    spec(env).maker(),
+                    lambda: agent,
+                    gateway,
+                    clients,
+                    "m",
+                    limits,  # type: ignore[attr-defined]
                 )
                 for number in range(episodes):
                     found.append(

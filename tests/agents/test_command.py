@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arl_agents.command import program as programs
@@ -62,7 +63,8 @@ def python(code: str, **options) -> Command:
 
 
 def run(agent: Command, env: Env) -> None:
-    asyncio.run(agent.run(env, Client(), model="m", task=TASK))  # type: ignore[arg-type]
+    client: Any = Client()
+    asyncio.run(agent.run(env, client, model="m", task=TASK))
 
 
 def said(code: str, **options) -> str:
@@ -170,7 +172,7 @@ def test_a_program_that_is_killed_is_the_agents_failure():
 
 def test_of_what_a_failed_program_said_the_end_is_kept():
     code = "import sys; sys.stderr.write('x' * (1 << 22) + 'the end'); sys.exit(1)"
-    with pytest.raises(AgentError, match="x the end|xthe end") as raised:
+    with pytest.raises(AgentError, match="xxxthe end") as raised:
         run(python(code), Adding())
     assert len(str(raised.value)) < 3000
 
@@ -193,6 +195,11 @@ def left_of(file: Path) -> list[str]:
     *pids, folder = file.read_text().split()
     alive = [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]
     return alive + ([folder] if Path(folder).exists() else [])
+
+
+def wait_for(file: Path) -> None:
+    while not (file.exists() and file.read_text()):
+        time.sleep(0.02)
 
 
 def is_zombie(pid: str) -> bool:
@@ -220,9 +227,9 @@ def test_nothing_is_left_of_a_cancelled_episode(tmp_path, num_cancels):
 
     async def cancelled() -> int:
         before = len(asyncio.all_tasks())
-        playing = asyncio.create_task(agent.run(Adding(), Client(), model="m", task=TASK))  # type: ignore[arg-type]
-        while not (file.exists() and file.read_text()):
-            await asyncio.sleep(0.02)
+        client: Any = Client()
+        playing = asyncio.create_task(agent.run(Adding(), client, model="m", task=TASK))
+        await asyncio.to_thread(wait_for, file)
         for _ in range(num_cancels):
             playing.cancel()
             await asyncio.sleep(0.01)
@@ -382,8 +389,6 @@ def test_a_program_that_fails_of_the_context_length_is_truncated(scripted):
 
 def test_the_episodes_deadline_ends_the_program(scripted):
     start = time.monotonic()
-    played = scripted.play(
-        python("import time; time.sleep(600)"), [], env=Adding, episode_s=1.0
-    )
+    played = scripted.play(python("import time; time.sleep(600)"), [], env=Adding, episode_s=1.0)
     assert (played.outcome, played.num_turns) == (Outcome.ABORTED, 0)
     assert time.monotonic() - start < 10

@@ -18,9 +18,9 @@ from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env
 from agentgym_rl.errors import AgentError, ConfigError
 from agentgym_rl.task import Task
+from arl_agents.bridge import EnvTools
+from arl_agents.extras import import_extra
 
-from ..bridge import EnvTools
-from ..extras import import_extra
 from .program import Program, running
 from .tool_server import Calls, serving_tools
 from .variables import own_variables, search_path, variables, write_task

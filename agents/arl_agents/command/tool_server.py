@@ -86,7 +86,9 @@ async def serving_tools(tools: Sequence[ToolSpec], calls: Calls) -> AsyncIterato
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     path = f"/{secrets.token_hex(16)}/mcp"
-    manager = StreamableHTTPSessionManager(_server(tools, calls), json_response=True, stateless=True)
+    manager = StreamableHTTPSessionManager(
+        _server(tools, calls), json_response=True, stateless=True
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if not hmac.compare_digest(str(scope["path"]).encode(), path.encode()):
@@ -112,8 +114,8 @@ def _server(tools: Sequence[ToolSpec], calls: Calls) -> Any:
     async def call_tool(context: Any, params: Any) -> CallToolResult:
         arguments = json.dumps(params.arguments or {}, ensure_ascii=False)
         text = await calls.ask(params.name, arguments)
-        content = [TextContent(type="text", text=text)]
-        return CallToolResult(content=content, is_error=text.startswith("error: "))
+        said = TextContent(type="text", text=text)
+        return CallToolResult(content=[said], is_error=text.startswith("error: "))
 
     return Server("environment", on_list_tools=list_tools, on_call_tool=call_tool)
 
