@@ -141,7 +141,7 @@ $(VENV_VERIFIERS)/.installed: requirements/test-verifiers.txt
 SITE = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 $(VENV_AGENTS)/.installed: requirements/test-agents.txt $(VENV)/.installed-test
 	$(say) "installing agent frameworks in $(VENV_AGENTS), over $(VENV)"
-	$(PYTHON) -m venv $(VENV_AGENTS)
+	$(PYTHON) -m venv --without-pip $(VENV_AGENTS)
 	@echo "import site; site.addsitedir('$(call SITE,$(abspath $(VENV)))')" \
 	    > "$(call SITE,$(VENV_AGENTS))/beneath.pth"
 	$(VENV_AGENTS)/bin/python -m pip --disable-pip-version-check -qq install -r $<

@@ -146,7 +146,7 @@ async def small_model(name: str) -> AsyncIterator[tuple[Sampler, ChatFormat]]:
     )
     app = App(engine, served_model_name="m")
     async with serving(app, host="127.0.0.1", port=0) as url, engine.running():
-        client = HttpEngine(url, timeout_s=60)
+        client = HttpEngine(url, timeout_s=120)
         try:
             yield client, ChatFormat.load(folder)
         finally:
@@ -167,7 +167,7 @@ class Small:
                 small_model(f"bundled/{env}") as (engine, chat),
                 gateway_for(engine, chat, max_model_len=2048) as (gateway, clients),
             ):
-                limits = Deadlines(episode_s=120, turn_s=60)
+                limits = Deadlines(episode_s=240, turn_s=120)
                 player = Player(
                     spec(env).maker(),
                     lambda: agent,

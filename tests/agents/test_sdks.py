@@ -32,16 +32,11 @@ def _langgraph(need) -> Agent:
     return make_agent("langgraph_agent:Graph")
 
 
-def _python_program(need) -> Agent:
-    return Command(argv=[sys.executable, str(EXAMPLES / "mcp_agent.py")])
-
-
 AGENTS: dict[str, Callable[..., Agent]] = {
     "openai": lambda need: React(),
     "openai-agents": _openai_agents,
     "litellm": _litellm,
     "langgraph": _langgraph,
-    "mcp-program": _python_program,
 }
 
 
@@ -65,6 +60,11 @@ def test_sums_are_one_exact_row_each(name, need, small):
 @pytest.mark.parametrize("name", [name for name in AGENTS if name != "openai-agents"])
 def test_errands_are_one_exact_row_each(name, need, small):
     check(small.play(AGENTS[name](need), "tools", episodes=2))
+
+
+def test_a_program_over_mcp_plays(small):
+    agent = Command(argv=[sys.executable, str(EXAMPLES / "mcp_agent.py")])
+    check(small.play(agent, "tools", episodes=1))
 
 
 @pytest.mark.parametrize("env", ["math", "tools"])

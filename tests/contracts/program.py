@@ -1,4 +1,4 @@
-"""A program as an agent: asks once, and repeats what the model said. Imports little, to be quick."""
+"""A program as an agent: asks once, repeats what the model said. Imports little, to be quick."""
 
 import json
 import os
