@@ -10,7 +10,9 @@ only look up what the environment said.
 
 from __future__ import annotations
 
-from agentgym_rl.env import Env, Message
+from collections.abc import Sequence
+
+from agentgym_rl.env import Env, Message, ToolSpec
 from agentgym_rl.tool_env.calls import text_of
 
 
@@ -26,6 +28,11 @@ class EnvTools:
         """Whether the episode is over: nothing more may be said."""
         self.more: list[Message] = []
         """What the environment answered to the last message, besides its calls."""
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """The tools, as OpenAI functions."""
+        return self._env.tools
 
     async def say(self, message: Message) -> None:
         """Step the environment with an assistant message, all of its calls at once."""

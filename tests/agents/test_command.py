@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -19,7 +20,7 @@ from arl_agents.command.tool_server import MAX_WAITING, Calls, serving_tools
 
 from agentgym_rl.engines.scripted import Say
 from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import AgentError, ConfigError, EnvError
+from agentgym_rl.errors import AgentError, ConfigError, EnvError, InfraError
 from agentgym_rl.registry import spec
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome
@@ -180,6 +181,12 @@ def test_of_what_a_failed_program_said_the_end_is_kept():
 def test_a_step_that_fails_is_not_the_programs_failure():
     with pytest.raises(EnvError, match="planted"):
         run(python(CALL + "call(a=1)"), Adding(fails=True))
+
+
+def test_a_disk_without_space_is_not_the_programs_failure(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    with pytest.raises(InfraError, match="cannot be given its task"):
+        run(python("print(5)"), Adding())
 
 
 # ---------------------------------------------------------------------- what is left

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env
-from agentgym_rl.errors import AgentError, ConfigError
+from agentgym_rl.env import Env, Message
+from agentgym_rl.errors import AgentError, ConfigError, InfraError
 from agentgym_rl.task import Task
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
@@ -68,12 +68,11 @@ class Command(Agent):
         messages, _ = await env.reset()
         tools, calls = EnvTools(env), Calls()
         async with AsyncExitStack() as stack:
-            made = TemporaryDirectory(prefix="arl-agent-", ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(made))
-            write_task(folder, task_id=task.id, messages=messages, tools=env.tools)
-            url = ""
-            if self._mcp and env.tools:
-                url = await stack.enter_async_context(serving_tools(env.tools, calls))
+            try:
+                folder = _folder(stack, task, messages, tools)
+                url = await self._serve(stack, tools, calls)
+            except OSError as error:  # no space, no handles
+                raise InfraError(f"a program cannot be given its task: {error}") from error
             told = variables(folder, client, model=model, mcp_url=url, own=self._own)
             program = stack.enter_context(
                 running(self.argv, cwd=folder, env=told, max_bytes=MAX_BYTES)
@@ -83,6 +82,22 @@ class Command(Agent):
                 return
             answer = _answer(program, folder / "answer.txt")
         await tools.say({"role": "assistant", "content": answer})
+
+    async def _serve(self, stack: AsyncExitStack, tools: EnvTools, calls: Calls) -> str:
+        """URL of the tools, while the stack is open; empty where none are offered."""
+        if not (self._mcp and tools.specs):
+            return ""
+        return await stack.enter_async_context(serving_tools(tools.specs, calls))
+
+
+def _folder(
+    stack: AsyncExitStack, task: Task, messages: Sequence[Message], tools: EnvTools
+) -> Path:
+    """A folder with the task in it, while the stack is open."""
+    made = TemporaryDirectory(prefix="arl-agent-", ignore_cleanup_errors=True)
+    folder = Path(stack.enter_context(made))
+    write_task(folder, task_id=task.id, messages=messages, tools=tools.specs)
+    return folder
 
 
 async def _play(program: Program, tools: EnvTools, calls: Calls) -> None:
