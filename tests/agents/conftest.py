@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def required(module: str) -> Any:
 @pytest.fixture(scope="session")
 def need() -> Callable[[str], Any]:
     return required
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Frameworks keep HTTP clients that nobody closes: they warn as they are collected, here and
+    not in the middle of another test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -12,7 +12,12 @@ from agentgym_rl.agent import Agent
 from agentgym_rl.registry import make_agent
 from agentgym_rl.trajectory import Outcome
 
-pytestmark = pytest.mark.slow  # they take seconds to import
+pytestmark = [
+    pytest.mark.slow,  # they take seconds to import
+    pytest.mark.usefixtures("collected"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # see there
+    pytest.mark.filterwarnings("ignore:Item .* on TypedDict:UserWarning"),  # LiteLLM's types
+]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -9,7 +9,12 @@ from arl_agents.command.agent import Command
 from agentgym_rl.env import Env, Step
 from agentgym_rl.task import Task
 
-pytestmark = pytest.mark.slow  # they take seconds to import
+pytestmark = [
+    pytest.mark.slow,  # they take seconds to import
+    pytest.mark.usefixtures("collected"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # see there
+    pytest.mark.filterwarnings("ignore:Item .* on TypedDict:UserWarning"),  # LiteLLM's types
+]
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2,  "b":3}}\n</tool_call>'
 REPLIES = [f"Let me add. {CALL}", "It is 5."]
