@@ -15,8 +15,7 @@ from agentgym_rl.trajectory import Outcome
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import
     pytest.mark.usefixtures("collected"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # see there
-    pytest.mark.filterwarnings("ignore:Item .* on TypedDict:UserWarning"),  # LiteLLM's types
+    pytest.mark.filterwarnings("ignore"),  # those of frameworks are not ours to mend
 ]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,8 +12,7 @@ from agentgym_rl.task import Task
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import
     pytest.mark.usefixtures("collected"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # see there
-    pytest.mark.filterwarnings("ignore:Item .* on TypedDict:UserWarning"),  # LiteLLM's types
+    pytest.mark.filterwarnings("ignore"),  # those of frameworks are not ours to mend
 ]
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2,  "b":3}}\n</tool_call>'
