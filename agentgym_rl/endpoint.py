@@ -7,13 +7,19 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-from .config import Config, ModelConfig, OpenAIEngineConfig
+from .config import Config, GatewayConfig, ModelConfig, OpenAIEngineConfig
 from .episode import Player
 from .errors import ConfigError
 from .gateway.client import AgentClients
 from .gateway.relay import Relay
 from .gateway.upstream import Upstream
 from .stack import check_parts, make_player, services
+
+_OF_OUR_ENGINES = (
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
+    *("train_side_lineages", "canary_fraction"),
+)
+"""Keys of `gateway` about conversations that are rendered and recorded here."""
 
 
 async def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
@@ -33,11 +39,13 @@ async def check_endpoint(config: Config, engine: OpenAIEngineConfig) -> None:
             f"model.revision {config.model.revision!r} means nothing to {engine.base_url}: it is "
             "for models that are loaded here; leave it out, or name the revision in --model"
         )
-    if config.gateway.tool_parser != "hermes":
-        raise ConfigError(
-            f"gateway.tool_parser {config.gateway.tool_parser!r} means nothing with "
-            "--engine=openai: the endpoint itself reads tool calls; leave it out"
-        )
+    for name in _OF_OUR_ENGINES:
+        value = getattr(config.gateway, name)
+        if value != GatewayConfig.model_fields[name].default:
+            raise ConfigError(
+                f"gateway.{name} {value!r} means nothing with --engine=openai: the endpoint itself "
+                "renders conversations and reads replies; leave it out"
+            )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(
             f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "

@@ -4,6 +4,11 @@ import re
 from pathlib import Path
 from string import Template
 
+import pytest
+
+from agentgym_rl.gateway import requests as chat
+from agentgym_rl.gateway.dialects.responses import requests as responses
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -42,3 +47,14 @@ def test_every_agent_is_in_the_docs():
     listed = set(re.findall(r"^\| `(\w+)` \| .+ \| .*\|$", text, re.MULTILINE))
     ours = {name.removesuffix("-v0") for name in names("agent") if "/" not in name}
     assert ours <= listed
+
+
+@pytest.mark.parametrize(("title", "code"), [("Chat completions", chat), ("Responses", responses)])
+def test_the_endpoint_page_names_every_parameter_that_is_read(title, code):
+    page = (ROOT / "docs" / "gateway.md").read_text()
+    section = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    kinds = re.findall(r"^\| (honoured|ignored|refused) \| (.*) \|$", section, re.MULTILINE)
+    named = {kind: set(re.findall(r"`(\w+)", words)) for kind, words in kinds}
+    assert not code._IGNORED - named["ignored"]
+    assert not code._READ - (named["honoured"] | named["ignored"] | named["refused"])
+    assert not named["honoured"] - code._READ - {"auto", "none"}

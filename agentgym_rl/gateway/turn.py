@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
@@ -14,15 +15,13 @@ from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
-from .messages import call_id
-from .parsers import Event, HermesParser, TextParser, ToolCall
+from .messages import call_id, reasoning_keys
+from .parsers import PROMPT_END_TOKENS, Event, Parser, ParserFactory, Reasoning, ToolCall
 from .prompts import prepare_context
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
-
-ParserName = Literal["hermes", "none"]
 
 
 class Turn:
@@ -39,7 +38,7 @@ class Turn:
         context: Context,
         prompt: list[int],
         sampling: SamplingParams,
-        parser: TextParser,
+        parser: Parser,
     ) -> None:
         self.session = session
         self.request = request
@@ -60,6 +59,7 @@ class Turn:
         self._held: list[int] = []
         self._finish: FinishReason | None = None
         self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
 
     async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
@@ -107,8 +107,21 @@ class Turn:
                 content.append({**entry, "top_logprobs": []})
         return {"content": content, "refusal": None}
 
-    def commit(self) -> Sampled:
+    def reasoning_tokens(self) -> int:
+        """Sampled tokens up to the end of the thoughts."""
+        if not self._reasoning:
+            return 0
+        ids, end = self.sample.ids, 0
+        text = self._chat.text(ids)
+        for piece in self._reasoning:
+            end = max(text.find(piece, end), end) + len(piece)
+        lengths = range(len(ids))
+        return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
+
+    def commit(self, *, is_retry: bool = False) -> Sampled:
         """Record the finished turn; `message` is what to send, the node to be told of delivery.
+
+        `is_retry`: the client asked before, and the answer to that is not there any more.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -117,7 +130,12 @@ class Turn:
             raise session_closed()
         self.message = self._message()
         node = self.session.commit(
-            self._context, self.sample, self.request.messages, self.message, request=self.number
+            self._context,
+            self.sample,
+            self.request.messages,
+            self.message,
+            request=self.number,
+            sibling_of="n" if self.index else "retry" if is_retry else None,
         )
         counters = self.session.counters
         counters["prompt_tokens"] += len(self.prompt)
@@ -156,6 +174,8 @@ class Turn:
         for event in events:
             if isinstance(event, str):
                 self._content.append(event)
+            elif isinstance(event, Reasoning):
+                self._reasoning.append(event.text)
             elif self.request.one_call and self._calls:
                 continue
             else:
@@ -165,8 +185,9 @@ class Turn:
 
     def _message(self) -> dict[str, Any]:
         content = "".join(self._content)
+        thoughts = reasoning_keys("".join(self._reasoning))
         if not self._calls:
-            return {"role": "assistant", "content": content}
+            return {"role": "assistant", "content": content, **thoughts}
         calls = [
             {
                 "id": self.call_id(position),
@@ -175,7 +196,7 @@ class Turn:
             }
             for position, call in enumerate(self._calls)
         ]
-        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": calls}
 
 
 def total_usage(turns: Sequence[Turn]) -> dict[str, int]:
@@ -221,7 +242,7 @@ async def open_turns(
     chat: ChatFormat,
     *,
     max_model_len: int,
-    parser: ParserName,
+    parsers: ParserFactory,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare what the engine is fed; one turn
     for each sample that is wanted.
@@ -232,9 +253,7 @@ async def open_turns(
     policy = session.sampling
     if policy.train:
         _refuse_cuts(request)
-    context, prompt = await prepare_context(
-        session.tree, chat, request, max_model_len=max_model_len
-    )
+    context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,
@@ -248,7 +267,7 @@ async def open_turns(
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
     )
-    reads_calls = request.calls and parser == "hermes"
+    tools, prompt_end = request.tools if request.calls else None, prompt[-PROMPT_END_TOKENS:]
     return [
         Turn(
             session,
@@ -259,7 +278,7 @@ async def open_turns(
             context=context,
             prompt=prompt,
             sampling=replace(sampling, seed=_seed(request, policy, number, index)),
-            parser=HermesParser() if reads_calls else TextParser(),
+            parser=parsers(tools, chat.text(prompt_end)),
         )
         for index in range(request.n)
     ]
