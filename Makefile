@@ -5,6 +5,7 @@
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-peers                   tests against the real openenv-core and verifiers packages
+#   make test-agents                  tests with real agent frameworks, in Python and Node.js
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make clean                        remove what make made, never runs/
 
@@ -15,6 +16,8 @@ VENV_VLLM ?= .venv-vllm
 # The pins of these two are their own as well.
 VENV_OPENENV ?= .venv-openenv
 VENV_VERIFIERS ?= .venv-verifiers
+# Agent frameworks hold other versions of what we use: laid over VENV, whose other packages it sees.
+VENV_AGENTS ?= .venv-agents
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
 # Package index to take torch from, e.g. one with CPU builds; empty: pip's own setting.
@@ -30,7 +33,8 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test test test-fast test-vllm test-peers test-docker lint clean
+.PHONY: help train install install-test test test-fast test-vllm test-peers test-agents test-docker \
+    lint clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -56,6 +60,12 @@ test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
 	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV_VERIFIERS))/bin/python \
 	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers $(PYTEST_ARGS)
 
+# They may not skip.
+test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
+	ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
+	    $(VENV_AGENTS)/bin/python -m pytest $(TWO_AT_ONCE) \
+	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py $(PYTEST_ARGS)
+
 # They may not skip. The daemon that was started for them ends with them.
 test-docker: install-test
 	ARL_REQUIRE=local,docker $(BIN)/python scripts/dockerd.py run $(BIN)/python -m pytest \
@@ -67,7 +77,7 @@ lint: install-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS) $(VENV_AGENTS)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
@@ -126,4 +136,20 @@ $(VENV_VERIFIERS)/.installed: requirements/test-verifiers.txt
 	$(say) "installing verifiers in $(VENV_VERIFIERS)"
 	$(PYTHON) -m venv $(VENV_VERIFIERS)
 	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+SITE = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+$(VENV_AGENTS)/.installed: requirements/test-agents.txt $(VENV)/.installed-test
+	$(say) "installing agent frameworks in $(VENV_AGENTS), over $(VENV)"
+	$(PYTHON) -m venv --without-pip $(VENV_AGENTS)
+	@echo "import site; site.addsitedir('$(call SITE,$(abspath $(VENV)))')" \
+	    > "$(call SITE,$(VENV_AGENTS))/beneath.pth"
+	$(VENV_AGENTS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+$(VENV_AGENTS)/node/.installed: examples/node_agent/package.json $(VENV_AGENTS)/.installed
+	$(say) "installing the packages of examples/node_agent (Node.js: apt-get install nodejs npm)"
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	npm install --prefix $(@D) --silent --no-fund --no-audit
 	@touch $@

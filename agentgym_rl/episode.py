@@ -328,7 +328,7 @@ def _judge(
         return Outcome.ABORTED, str(failed)
     if isinstance(failed, InputTooLong):
         return Outcome.TOO_LONG, str(failed)
-    if isinstance(failed, ContextLengthError) or _is_context_overflow(failed):
+    if isinstance(failed, ContextLengthError) or (failed and record.counters["overflows"]):
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:
         return Outcome.AGENT_ERROR, _last_lines(failed)
@@ -339,11 +339,6 @@ def _is_ours(error: BaseException) -> bool:
     """Whether a CancelledError is this task's own cancellation, not a stray one of user code."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def _is_context_overflow(error: BaseException | None) -> bool:
-    """Whether an OpenAI client's error is the gateway's context_length_exceeded."""
-    return getattr(error, "code", None) == "context_length_exceeded"
 
 
 def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:

@@ -27,6 +27,28 @@ def test_the_environment_in_the_docs_is_the_one_that_arl_new_writes():
     assert len(lines) <= 25
 
 
+def test_the_agent_in_the_docs_is_the_example():
+    (shown,) = [block for block in blocks("agents.md") if "class Patient" in block]
+    assert (ROOT / "examples" / "own_agent.py").read_text().endswith(shown)
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 30
+
+
+def test_every_variable_of_a_program_is_in_the_docs():
+    from arl_agents.command.variables import TOLD
+
+    text = (ROOT / "docs" / "agents.md").read_text()
+    assert dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", text, re.MULTILINE)) == TOLD
+
+
+def test_every_agent_is_in_the_docs():
+    from agentgym_rl.registry import names
+
+    text = (ROOT / "docs" / "agents.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)` \| .+ \| .*\|$", text, re.MULTILINE))
+    ours = {name.removesuffix("-v0") for name in names("agent") if "/" not in name}
+    assert ours <= listed
+
+
 @pytest.mark.parametrize(("title", "code"), [("Chat completions", chat), ("Responses", responses)])
 def test_the_endpoint_page_names_every_parameter_that_is_read(title, code):
     page = (ROOT / "docs" / "gateway.md").read_text()

@@ -43,7 +43,7 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 """Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
 
 FOR_PLUGINS = {
-    *("errors", "log", "config", "loading", "registry", "specs"),
+    *("errors", "log", "asgi", "config", "loading", "registry", "specs"),
     *("data", "sync_env", "tool_env", "verifier", "wrappers"),
     *SIBLINGS,
 }

@@ -38,12 +38,16 @@ class React(Agent):
         messages: list[Any] = list((await env.reset())[0])
         tools: Any = {"tools": list(env.tools)} if env.tools else {}
         for _ in range(self.max_turns):
-            reply = await client.chat.completions.create(model=model, messages=messages, **tools)
+            reply = await self.complete(client, model=model, messages=messages, **tools)
             action = assistant_message(reply.choices[0].message)
             step = await env.step(action)
             if step.terminated or step.truncated:
                 return
             messages += [action, *step.observation]
+
+    async def complete(self, client: AsyncOpenAI, **request: Any) -> Any:
+        """The reply to a request."""
+        return await client.chat.completions.create(**request)
 
 
 def assistant_message(reply: ChatCompletionMessage) -> Message:

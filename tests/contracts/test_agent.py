@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import inspect
+import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from agentgym_rl.agent import Agent
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import EnvError
+from agentgym_rl.errors import AgentError, ConfigError, EnvError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
@@ -19,6 +22,7 @@ from agentgym_rl.model import BUNDLED
 from agentgym_rl.registry import listing
 from agentgym_rl.task import Task
 
+PROGRAM = Path(__file__).with_name("program.py")
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
@@ -58,11 +62,20 @@ def chat():
     return ChatFormat.load(BUNDLED)
 
 
+OPTIONS = {"command-v0": {"argv": [sys.executable, "-S", str(PROGRAM)]}}
+"""Of the agents that cannot be made without."""
+
+
 @pytest.fixture(params=[row.id for row in listing("agent")])
 def agent(request):
     [row] = [row for row in listing("agent") if row.id == request.param]
     assert row.spec is not None, row.error
-    return row.spec.make()
+    try:
+        return row.spec.make(**OPTIONS.get(row.id, {}))
+    except ConfigError as error:
+        if "pip install" not in str(error) or "agents" in os.environ.get("ARL_REQUIRE", ""):
+            raise
+        pytest.skip(str(error))
 
 
 def _play(chat, agent, env, say):
@@ -120,7 +133,7 @@ def test_an_agent_hides_no_failure_of_the_environment(chat, agent):
 
 def test_an_agent_hides_no_failure_of_the_engine(chat, agent):
     openai = pytest.importorskip("openai")
-    with pytest.raises(openai.APIStatusError):
+    with pytest.raises((openai.APIStatusError, AgentError)):
         _play(chat, agent, Patient(), Say(chat.encode("Hello."), fail_after=0))
 
 

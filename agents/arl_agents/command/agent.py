@@ -1,0 +1,159 @@
+"""One episode, played by a program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from agentgym_rl.agent import Agent
+from agentgym_rl.env import Env, Message
+from agentgym_rl.errors import AgentError, ConfigError, InfraError
+from agentgym_rl.task import Task
+from arl_agents.bridge import EnvTools
+from arl_agents.extras import import_extra
+
+from .program import Program, running
+from .tool_server import Calls, serving_tools
+from .variables import own_variables, search_path, variables, write_task
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+MAX_BYTES = 1 << 20
+"""Of a final message."""
+TAIL_CHARS = 2000
+"""Of standard error, in the error that is raised for it."""
+
+
+class Command(Agent):
+    """Starts `argv` in a temporary folder, with the model and the task in environment variables;
+    each call of an MCP tool is a step, and what the program says in the end is the last one.
+
+    `argv`: a list, or a string in a shell's quotes. What names a file where `arl` runs is made
+    absolute. `env`: variables that the program gets besides, "NAME" or "NAME=VALUE".
+    `mcp`: whether the environment's tools are offered (needs the extra `mcp`).
+    """
+
+    def __init__(
+        self, *, argv: Sequence[str] | str, env: Sequence[str] = (), mcp: bool = True
+    ) -> None:
+        words = shlex.split(argv) if isinstance(argv, str) else list(argv)
+        if not words or not all(isinstance(word, str) for word in words):
+            raise ConfigError(f"argv: got {argv!r}, expected a program and its arguments")
+        if isinstance(env, str):
+            raise ConfigError(f"env: got {env!r}, expected a list of NAME or NAME=VALUE")
+        self._own = own_variables(env)
+        self.argv = [_found(words[0], search_path(self._own)), *map(_absolute, words[1:])]
+        self._mcp = mcp
+        if mcp:
+            needed_by = "command, to offer tools (--agent.options.mcp=false does without),"
+            import_extra("mcp.server.streamable_http_manager", extra="mcp", needed_by=needed_by)
+
+    async def run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
+        try:
+            await self._run(env, client, model=model, task=task)
+        except BaseExceptionGroup as group:  # what failed is one thing, however deep in tasks
+            raise _only(group) from None
+
+    async def _run(self, env: Env, client: AsyncOpenAI, *, model: str, task: Task) -> None:
+        messages, _ = await env.reset()
+        tools, calls = EnvTools(env), Calls()
+        async with AsyncExitStack() as stack:
+            try:
+                folder = _folder(stack, task, messages, tools)
+                url = await self._serve(stack, tools, calls)
+            except OSError as error:  # no space, no handles
+                raise InfraError(f"a program cannot be given its task: {error}") from error
+            told = variables(folder, client, model=model, mcp_url=url, own=self._own)
+            program = stack.enter_context(
+                running(self.argv, cwd=folder, env=told, max_bytes=MAX_BYTES)
+            )
+            await _play(program, tools, calls)
+            if tools.ended:
+                return
+            answer = _answer(program, folder / "answer.txt")
+        await tools.say({"role": "assistant", "content": answer})
+
+    async def _serve(self, stack: AsyncExitStack, tools: EnvTools, calls: Calls) -> str:
+        """URL of the tools, while the stack is open; empty where none are offered."""
+        if not (self._mcp and tools.specs):
+            return ""
+        return await stack.enter_async_context(serving_tools(tools.specs, calls))
+
+
+def _folder(
+    stack: AsyncExitStack, task: Task, messages: Sequence[Message], tools: EnvTools
+) -> Path:
+    """A folder with the task in it, while the stack is open."""
+    made = TemporaryDirectory(prefix="arl-agent-", ignore_cleanup_errors=True)
+    folder = Path(stack.enter_context(made))
+    write_task(folder, task_id=task.id, messages=messages, tools=tools.specs)
+    return folder
+
+
+async def _play(program: Program, tools: EnvTools, calls: Calls) -> None:
+    """Until the episode has ended, or the program, in good order.
+
+    Raises:
+        AgentError: the program failed.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        ending = tasks.create_task(program.wait(), name="program")
+        ending.add_done_callback(lambda _: calls.close())
+        while (asked := await calls.next()) is not None:
+            asked.reply(await tools.call(asked.name, asked.arguments))
+            if tools.ended:
+                ending.cancel()
+                return
+    if (code := ending.result()) != 0:
+        said = program.stderr[-TAIL_CHARS:].strip() or "nothing on standard error"
+        raise AgentError(f"the program {_end(code)}; it said: {said}")
+
+
+def _only(group: BaseExceptionGroup) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def _end(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+def _answer(program: Program, file: Path) -> str:
+    """The final message: `file` if there is one, else standard output."""
+    if file.is_file():
+        with file.open("rb") as opened:
+            found = opened.read(MAX_BYTES + 1)
+        too_long, text = len(found) > MAX_BYTES, found.decode(errors="replace")
+    else:
+        too_long, text = program.said_too_much, program.stdout
+    if too_long:
+        raise AgentError(f"the program's final message is longer than {MAX_BYTES} bytes")
+    return text.strip()
+
+
+def _found(program: str, path: str) -> str:
+    found = shutil.which(program, path=path)
+    if found is None:
+        raise ConfigError(f"argv: there is no program {program!r} on PATH ({path})")
+    return str(Path(found).absolute())
+
+
+def _absolute(word: str) -> str:
+    """Programs run elsewhere: names of files here go with them."""
+    return os.path.abspath(word) if os.path.isfile(word) else word

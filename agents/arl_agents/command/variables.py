@@ -1,0 +1,81 @@
+"""What a program is told by its environment variables, and what of ours it gets to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym_rl.env import Message, ToolSpec
+from agentgym_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+PASSED = ("PATH", "HOME", "LANG")
+"""Of this process's own. Others may hold secrets."""
+TOLD = {
+    "OPENAI_BASE_URL": "the model, for OpenAI clients",
+    "OPENAI_API_KEY": "opens this episode's session, and nothing else",
+    "ANTHROPIC_BASE_URL": "the same server, for Anthropic clients",
+    "ANTHROPIC_API_KEY": "the same key",
+    "ARL_MODEL": "name of the model",
+    "ARL_TASK_FILE": "JSON: task_id, messages (the first ones), tools (OpenAI functions)",
+    "ARL_ANSWER_FILE": "where the final message may be written",
+    "ARL_MCP_URL": "the tools as an MCP server over streamable HTTP, if there are any",
+    "TMPDIR": "the folder that the program runs in; it is removed in the end",
+}
+
+
+def own_variables(named: Sequence[str]) -> dict[str, str]:
+    """Those of `named`: "NAME=VALUE" is set, "NAME" is passed on from this process.
+
+    Raises:
+        ConfigError: one is not set here, or is set by the agent.
+    """
+    found: dict[str, str] = {}
+    for each in named:
+        name, given, value = each.partition("=")
+        if name in TOLD or not name:
+            raise ConfigError(f"env: got {each!r}; the agent sets {', '.join(TOLD)} itself")
+        if not given and name not in os.environ:
+            raise ConfigError(f"env: {name} is to be passed on, and is not set here")
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+def variables(
+    folder: Path, client: AsyncOpenAI, *, model: str, mcp_url: str, own: Mapping[str, str]
+) -> dict[str, str]:
+    """Everything that the program gets; `client` says where the model is."""
+    url = str(client.base_url).rstrip("/")
+    told = {
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": client.api_key,
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": client.api_key,
+        "ARL_MODEL": model,
+        "ARL_TASK_FILE": str(folder / "task.json"),
+        "ARL_ANSWER_FILE": str(folder / "answer.txt"),
+        "TMPDIR": str(folder),
+    }
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+    mcp = {"ARL_MCP_URL": mcp_url} if mcp_url else {}
+    return {**passed, "PATH": search_path(own), **own, **told, **mcp}
+
+
+def search_path(own: Mapping[str, str]) -> str:
+    """PATH: `python` is the one that has what was installed beside this package."""
+    ours = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+    return own.get("PATH", ours)
+
+
+def write_task(
+    folder: Path, *, task_id: str, messages: Sequence[Message], tools: Sequence[ToolSpec]
+) -> None:
+    """As ARL_TASK_FILE."""
+    task = {"task_id": task_id, "messages": list(messages), "tools": list(tools)}
+    (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")

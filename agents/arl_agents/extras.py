@@ -1,0 +1,23 @@
+"""Packages that not everybody needs: imported when an agent is made, so that a missing one is said
+before anything starts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from agentgym_rl.errors import ConfigError
+
+
+def import_extra(module: str, *, extra: str, needed_by: str) -> ModuleType:
+    """The module.
+
+    Raises:
+        ConfigError: it is not installed, or cannot be imported.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{needed_by} needs the package {module} ({error}): pip install 'agentgym-rl[{extra}]'"
+        ) from error

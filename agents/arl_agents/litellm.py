@@ -1,0 +1,34 @@
+"""ReAct through LiteLLM's client, as many agents are written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.specs import Spec
+
+from .extras import import_extra
+from .react import React
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+SPEC = Spec(
+    id="litellm-v0",
+    kind="agent",
+    entry_point="arl_agents.litellm:LiteLLM",
+    description="Multi-turn tool use through LiteLLM.",
+)
+
+
+class LiteLLM(React):
+    """`React`, asking by `litellm.acompletion`. Needs the extra `litellm`."""
+
+    def __init__(self, *, max_turns: int = 256) -> None:
+        super().__init__(max_turns=max_turns)
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or it downloads one
+        self._litellm: Any = import_extra("litellm", extra="litellm", needed_by="litellm")
+
+    async def complete(self, client: AsyncOpenAI, **request: Any) -> Any:
+        request["model"] = f"openai/{request['model']}"
+        return await self._litellm.acompletion(client=client, max_retries=0, **request)
