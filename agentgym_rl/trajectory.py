@@ -133,6 +133,8 @@ class Trajectory:
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
     """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:
@@ -165,6 +167,7 @@ class Trajectory:
                 "num_turns": self.num_turns,
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "messages": _encodable([*self.messages]),
+                "tools": _encodable([*self.tools]),
                 "error": _encodable(self.error),
                 "env_id": self.env_id,
                 "actions_json": self.actions_json,

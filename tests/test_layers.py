@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors log help_texts process waiting asgi seeding interrupts loop_lag step_clock",
-    "config loading gymnasium_ids json_values",
+    "config loading gymnasium_ids json_values estimates",
     "model",
     "task trajectory batch transcript",
     "env agent sandbox engine",
@@ -30,6 +30,7 @@ LINES = [
     "gateway engines trainer cluster inspect scaffold",
     "servers",
     "episode controller fleet",
+    "eval_folder eval_result",
     "rollout evaluate audit",
     "stack",
     "endpoint",

@@ -9,7 +9,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym_rl.engine import UNKNOWN_VERSION
@@ -75,6 +75,11 @@ class SessionRecord:
     counters: Mapping[str, int]
     infra_error: str
     """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What that last turn offered."""
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What somebody else's endpoint said of all turns: `cached_tokens` of the prompts, `cost_usd`;
+    what it left unsaid of one of them is not here."""
 
 
 class Session:
@@ -93,6 +98,7 @@ class Session:
         self.closed = False
         self._requests = 0
         self._messages: list[Mapping[str, Any]] = []
+        self._tools: Sequence[Mapping[str, Any]] = ()
         self._in_flight: set[asyncio.Timeout] = set()
         self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
 
@@ -139,10 +145,11 @@ class Session:
         reply: Mapping[str, Any],
         *,
         request: int,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Record an answered turn, before its reply leaves."""
         cause = self.tree.commit(context, sample, reply, request=request)
-        self._messages = [*messages, reply]
+        self._messages, self._tools = [*messages, reply], tools or ()
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
@@ -160,6 +167,7 @@ class Session:
             messages=self._messages,
             counters=self.counters | trained,
             infra_error=self.infra_error,
+            tools=self._tools,
         )
 
 

@@ -11,7 +11,7 @@ class StreamedMessage:
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
-        self.usage: Mapping[str, int] | None = None
+        self.usage: Mapping[str, Any] | None = None
         self._content: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
 

@@ -118,7 +118,12 @@ class Turn:
             raise session_closed()
         message = self._message()
         self.session.commit(
-            self._context, self.sample, self.request.messages, message, request=self.number
+            self._context,
+            self.sample,
+            self.request.messages,
+            message,
+            request=self.number,
+            tools=self.request.tools,
         )
         counters = self.session.counters
         counters["prompt_tokens"] += len(self.prompt)
