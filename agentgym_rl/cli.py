@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import log
-from .arguments import evaluated, load_configuration, parse
+from .arguments import load_configuration, parse
 from .config import Config
 from .errors import ArlError, ConfigError, ProcessDied
+from .eval_arguments import evaluated
 from .interrupts import run_interruptible
 
 if TYPE_CHECKING:
@@ -133,13 +134,24 @@ def _training_summary(result: TrainResult) -> str:
 
 
 def _eval(args: Namespace) -> int:
-    config, checkpoint = evaluated(args)
-    from .eval_run import evaluate_model
+    if args.compare:
+        return _compare(args)
+    asked = evaluated(args)
+    from .eval_compare import compare
+    from .eval_run import evaluate_all
     from .inspect.env_text import evaluated_lines
+    from .inspect.eval_text import estimate_lines, print_table
     from .inspect.pace_text import pace_lines, token_lines, verdict_lines
 
-    with _progress(config, total_steps=0) as progress:
-        result = run_interruptible(lambda: evaluate_model(config, progress, checkpoint=checkpoint))
+    with _progress(asked[0].config, total_steps=0) as progress:
+        found = run_interruptible(lambda: evaluate_all(asked, progress, out=args.out))
+    if len(found) > 1:
+        comparison = compare(found)
+        print_table(comparison)
+        if args.json:
+            _print_json(comparison)
+        return 0
+    result = found[0].report
     if args.json:
         _print_json(result)
     else:
@@ -148,9 +160,25 @@ def _eval(args: Namespace) -> int:
             f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
             f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
         )
-        lines = (*evaluated_lines(result["envs"]), *verdict_lines(result))
+        lines = (*estimate_lines(result), *evaluated_lines(result["envs"]), *verdict_lines(result))
         for line in (*lines, *token_lines(result), *pace_lines(result)):
             print(line)
+    return 0
+
+
+def _compare(args: Namespace) -> int:
+    """The table of evaluations that are there already."""
+    given = {"--run": args.run, "--checkpoint": args.checkpoint, "--out": args.out}
+    given |= {"--model": args.model, "--config": args.config, "a key": args.overrides}
+    if clash := [name for name, value in given.items() if value]:
+        raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
+    from .eval_compare import compare_folders
+    from .inspect.eval_text import print_table
+
+    comparison = compare_folders(args.compare)
+    print_table(comparison)
+    if args.json:
+        _print_json(comparison)
     return 0
 
 
@@ -167,6 +195,29 @@ def _audit(args: Namespace) -> int:
     else:
         print(audit_text(report))
     return 0 if report["passed"] else 1
+
+
+def _export(args: Namespace) -> int:
+    log.setup()
+    if not args.sft:
+        raise ConfigError("arl export writes supervised data: say so with --sft")
+    from .sft import Wanted, export_sft
+
+    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
+    counting = _counting("read", "episodes")
+    report = export_sft(args.folder, args.out, wanted, on_progress=counting)
+    if args.json:
+        _print_json(report)
+        return 0
+    splits = ", ".join(f"{count:,} {split}" for split, count in report["splits"].items())
+    print(
+        f"{report['out']}: {report['lines']:,} lines of {report['episodes']:,} episodes ({splits})"
+    )
+    if report["left_out"]:
+        print(f"left out: {report['left_out']}")
+    if report["forked"] and args.format == "messages":
+        print(f"{report['forked']:,} episodes forked: of each the last conversation is there")
+    return 0
 
 
 def _reverify(args: Namespace) -> int:
@@ -331,6 +382,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "train": _train,
     "eval": _eval,
     "audit": _audit,
+    "export": _export,
     "reverify": _reverify,
     "list": _list,
     "check": _check,

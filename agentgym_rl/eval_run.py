@@ -5,50 +5,26 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .asked import Asked
 from .cluster.local import LocalProcesses
 from .config import Config, EndpointConfig, ModelConfig, dump_toml
 from .endpoint import check_endpoint, place, serving_endpoint
 from .episode import Player
 from .errors import ConfigError
+from .eval_compare import Evaluated
 from .eval_folder import EvalFolder, open_folder
 from .eval_result import EvalResult, summarize
 from .evaluate import evaluate, planned
 from .fleet import Fleet
 from .inspect.progress import Progress
-from .model import model_folder, model_name, resolve_paths
+from .model import model_folder, resolve_paths
 from .pace import Meter, Pace, measuring
 from .run_dir import file_name
 from .stack import check, serving_policy, task_source
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A model to evaluate. With `checkpoint` (a run's `checkpoints/step-N`) its weights take the
-    place of the configured model's."""
-
-    config: Config
-    checkpoint: Path | None = None
-
-    @property
-    def model(self) -> str:
-        """Its name in results."""
-        if isinstance(self.config.engine, EndpointConfig):
-            return self.config.model.path
-        return str(self.checkpoint or model_name(self.config))
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A model that was evaluated."""
-
-    report: dict[str, Any]
-    """The JSON object of `arl eval --json`."""
-    rewards: Mapping[str, Sequence[float]]
-    """Of each task's episodes, as `EvalResult.rewards`."""
 
 
 async def evaluate_all(
