@@ -94,16 +94,16 @@ EXPORT = """\
 Recorded episodes as supervised data, one JSON object a line.
 
   arl export --sft runs/NAME --out good.jsonl --min-reward 1
-  arl export --sft cmp/gpt-4o-mini --out theirs.jsonl       of `arl eval --out cmp`
+  arl export --sft kept --out data.jsonl      of `arl eval --out kept`
 
 Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
 have them, and reward, task_id, env, split, episode_id and policy_versions.
 Episodes that failed are left out. Of an episode that forked (its agent rewrote
 history, or held several conversations) it is the last conversation alone.
 
---format tokens has input_ids and labels instead: exactly what the engine was fed
-and sampled (labels are -100 elsewhere), every conversation a line. Models that
-somebody else serves leave no tokens.
+--format tokens has input_ids and labels instead: exactly what the engine was
+fed and sampled (labels are -100 elsewhere), every conversation a line. Models
+that somebody else serves leave no tokens.
 """
 DOCTOR = """\
 What of this machine works, and what to do where it does not.
