@@ -157,7 +157,7 @@ def check_model(config: LiteLLMEngineConfig, model: str) -> None:
     missing = litellm.validate_environment(model).get("missing_keys") or []
     if missing and not config.api_key_env:
         raise ConfigError(
-            f"no API key for {model}: LiteLLM wants {' and '.join(missing)} in the environment; "
+            f"no API key for {model}: LiteLLM looks for {', '.join(missing)} in the environment; "
             "engine.api_key_env may name another variable (for a server that wants no key, one "
             "with any text)"
         )
