@@ -139,30 +139,19 @@ def _eval(args: Namespace) -> int:
     asked = evaluated(args)
     from .eval_compare import compare
     from .eval_run import evaluate_all
-    from .inspect.env_text import evaluated_lines
-    from .inspect.eval_text import estimate_lines, print_table
-    from .inspect.pace_text import pace_lines, token_lines, verdict_lines
+    from .inspect.eval_text import print_table, summary_lines
 
     with _progress(asked[0].config, total_steps=0) as progress:
         found = run_interruptible(lambda: evaluate_all(asked, progress, out=args.out))
     if len(found) > 1:
-        comparison = compare(found)
-        print_table(comparison)
-        if args.json:
-            _print_json(comparison)
-        return 0
-    result = found[0].report
+        result = compare(found)
+        print_table(result)
+    else:
+        result = found[0].report
+        if not args.json:
+            print("\n".join(summary_lines(result)))
     if args.json:
         _print_json(result)
-    else:
-        print(
-            f"reward {result['reward']:.3f} over {result['num_tasks']} tasks "
-            f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
-            f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
-        )
-        lines = (*estimate_lines(result), *evaluated_lines(result["envs"]), *verdict_lines(result))
-        for line in (*lines, *token_lines(result), *pace_lines(result)):
-            print(line)
     return 0
 
 
@@ -201,6 +190,7 @@ def _export(args: Namespace) -> int:
     log.setup()
     if not args.sft:
         raise ConfigError("arl export writes supervised data: say so with --sft")
+    from .inspect.export_text import export_lines
     from .sft import Wanted, export_sft
 
     wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
@@ -209,14 +199,7 @@ def _export(args: Namespace) -> int:
     if args.json:
         _print_json(report)
         return 0
-    splits = ", ".join(f"{count:,} {split}" for split, count in report["splits"].items())
-    print(
-        f"{report['out']}: {report['lines']:,} lines of {report['episodes']:,} episodes ({splits})"
-    )
-    if report["left_out"]:
-        print(f"left out: {report['left_out']}")
-    if report["forked"] and args.format == "messages":
-        print(f"{report['forked']:,} episodes forked: of each the last conversation is there")
+    print("\n".join(export_lines(report)))
     return 0
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from .arguments import load_configuration
 from .asked import Asked
@@ -52,7 +51,11 @@ def evaluated(args: Namespace) -> list[Asked]:
     if checkpoint or not names:
         args.model = names[0] if names else None
         return [Asked(load_configuration(args), checkpoint)]
-    return [_named(args, name, _engine_keys(args, names)) for name in names]
+    default = (
+        args.engine or args.overrides.get("engine.type") or load_config(args.config).engine.type
+    )
+    used = {_split(name)[0] or default for name in names}
+    return [_named(args, name, default=default, used=used) for name in names]
 
 
 def _export(args: Namespace) -> Asked:
@@ -68,17 +71,20 @@ def _export(args: Namespace) -> Asked:
     return Asked(config)
 
 
-def _named(args: Namespace, name: str, engine_keys: Mapping[str, Any]) -> Asked:
-    """One `--model`: [ENGINE:]NAME, where NAME may be the folder of a run or a checkpoint."""
+def _named(args: Namespace, name: str, *, default: str, used: Iterable[str]) -> Asked:
+    """One `--model`: [ENGINE:]NAME, where NAME may be the folder of a run or a checkpoint.
+
+    Keys of `engine` that its engine has not are another one's of those that are `used`.
+    """
     engine, path = _split(name)
     own = Namespace(**vars(args))
     own.model, own.overrides = path, dict(args.overrides)
     if engine:
         own.engine = engine
         own.overrides.pop("engine.type", None)
-        for key in engine_keys:
-            if key.split(".")[1] not in ENGINES[engine].model_fields:
-                del own.overrides[key]
+    for key in args.overrides:
+        if not _has(engine or default, key) and any(_has(other, key) for other in used):
+            del own.overrides[key]
     folder = Path(path)
     if (folder / MARK).exists() and (folder / "checkpoints").exists():
         own.model = str(_export_of(folder))
@@ -99,21 +105,12 @@ def _split(name: str) -> tuple[str, str]:
     return (engine, path) if colon and engine in ENGINES else ("", name)
 
 
-def _engine_keys(args: Namespace, names: Sequence[str]) -> dict[str, Any]:
-    """The `--engine.…` keys that may be left out where an engine has no such key, as another
-    one of the command has it."""
-    used = {engine for name in names if (engine := _split(name)[0])}
-    used.add(args.engine or args.overrides.get("engine.type") or _engine_of_file(args))
-    return {
-        key: value
-        for key, value in args.overrides.items()
-        if key.startswith("engine.")
-        and any(key.split(".")[1] in ENGINES[e].model_fields for e in used if e in ENGINES)
-    }
-
-
-def _engine_of_file(args: Namespace) -> str:
-    return load_config(args.config).engine.type
+def _has(engine: str, key: str) -> bool:
+    """Whether `key` is one of that engine, or of no engine at all."""
+    section, _, name = key.partition(".")
+    if section != "engine":
+        return True
+    return engine in ENGINES and name.partition(".")[0] in ENGINES[engine].model_fields
 
 
 def _check_different(names: Sequence[str]) -> None:

@@ -10,13 +10,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from .env_text import evaluated_lines
+from .pace_text import pace_lines, token_lines, verdict_lines
+
 _INDENT = 17
 """Where the figures of the summary begin."""
 _UNKNOWN = "-"
 
 
-def estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Of the JSON object of `arl eval`: interval, pass@k and cost, where they are known."""
+def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Of the JSON object of `arl eval`, for one model."""
+    yield (
+        f"reward {result['reward']:.3f} over {result['num_tasks']} tasks "
+        f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
+        f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
+    )
+    yield from _estimate_lines(result)
+    yield from evaluated_lines(result["envs"])
+    yield from verdict_lines(result)
+    yield from token_lines(result)
+    yield from pace_lines(result)
+
+
+def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Interval, pass@k and cost, where they are known."""
     if result["reward_ci"]:
         yield f"{'95 % interval':<{_INDENT}}{_range(result['reward_ci'])}, errors clustered by task"
     if result["num_episodes"] > result["num_tasks"]:
