@@ -55,7 +55,7 @@ def load_configuration(args: Namespace) -> Config:
     Raises:
         ConfigError: see `load_config`; or a key is given twice.
     """
-    short_forms = _SHORT_FORMS | ({"run": "run"} if args.command == "train" else {})
+    short_forms = _SHORT_FORMS | ({"run": "run"} if args.command in ("train", "serve") else {})
     overrides: dict[str, Any] = dict(args.overrides)
     for name, key in short_forms.items():
         value = getattr(args, name, None)
@@ -98,6 +98,15 @@ def _train(parser: ArgumentParser) -> None:
     _json(parser)
     _config(parser)
     _who_plays(parser)
+    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+
+
+def _serve(parser: ArgumentParser) -> None:
+    parser.description = help_texts.SERVE
+    _json(parser)
+    _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
 
@@ -195,7 +204,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, engine, env, math, sandbox, train, verifier, weights"
+    names = "code, engine, env, gateway, math, sandbox, train, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
@@ -209,6 +218,7 @@ def _new(parser: ArgumentParser) -> None:
 
 _COMMANDS = {
     "train": (_train, "train an agent; everything on this machine"),
+    "serve": (_serve, "train on the episodes of other programs, in any language"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "export": (_export, "recorded episodes as supervised data"),

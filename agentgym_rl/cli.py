@@ -25,7 +25,7 @@ from .interrupts import run_interruptible
 if TYPE_CHECKING:
     from .inspect.progress import Progress
     from .registry import Listed
-    from .run import TrainResult
+    from .training import TrainResult
 
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
@@ -91,6 +91,19 @@ def _train(args: Namespace) -> int:
 
     with _progress(config, total_steps=config.steps) as progress:
         result = run_interruptible(lambda: train(config, progress))
+    if args.json:
+        _print_json(asdict(result))
+    else:
+        print(_training_summary(result))
+    return 0
+
+
+def _serve(args: Namespace) -> int:
+    config = load_configuration(args)
+    from .serve_run import serve
+
+    with _progress(config, total_steps=config.steps) as progress:
+        result = run_interruptible(lambda: serve(config, progress))
     if args.json:
         _print_json(asdict(result))
     else:
@@ -363,6 +376,7 @@ def _benchmark(name: str) -> Any:
 
 _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "train": _train,
+    "serve": _serve,
     "eval": _eval,
     "audit": _audit,
     "export": _export,

@@ -4,6 +4,7 @@ DESCRIPTION = """\
 Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
 
   arl train --env math --agent react          the main job: a laptop CPU, a minute or two
+  arl serve --model FOLDER                    the same of episodes that your programs play
   arl eval  --run runs/NAME                   held-out reward of a finished run
   arl eval  --engine openai --model NAME      the same of any model behind a URL
   arl export --sft runs/NAME --out FILE       its episodes as supervised data
@@ -65,6 +66,19 @@ run's folder or RUN/checkpoints/step-N, or ENGINE:NAME on an engine of its own:
 
   arl eval --env math --model runs/NAME --model litellm:gemini/NAME --out cmp
   arl eval --compare cmp/*                   the table again, of folders
+"""
+SERVE = """\
+Trains a model on episodes that other programs play, in any language: they open a
+session with the admin key, ask the OpenAI endpoint with the session's own key,
+post a reward, and close. docs/serve.md has it with curl.
+
+  arl serve --steps 40 --gateway.port=8000 --run runs/mine
+  cat runs/mine/serve.json                    the endpoint, and the admin key
+
+Sessions that name the same task are one group, rollout.group_size of them, and
+are compared with each other. When no more are admitted under the staleness
+bound, opening one answers 429: ask again. The admin key comes from ARL_ADMIN_KEY
+(serve.admin_key_env); on 127.0.0.1 one is made up where it is not set.
 """
 NEW = """\
 Write a small package with an environment of your own; docs/environments.md explains

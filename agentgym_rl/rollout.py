@@ -1,51 +1,24 @@
-"""Producing groups: admission, retries, filtering, and the durable log.
-
-A group is the `group_size` episodes of one task. It trains whole or not at all: a member that
-does not train (after retries of infrastructure failures) drops its group, whose budget returns.
-"""
+"""Producing groups: admission, and playing their members, again where infrastructure fails."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
 
-from .buffer import Buffer, Group
+from .buffer import Buffer
 from .config import Config
 from .controller import Controller
 from .data import Epochs, without_end
 from .episode import Player, play_with_retries
 from .episode_log import EpisodeLog
-from .errors import ConfigError, TooManyErrors
+from .errors import ConfigError
 from .gateway.sessions import SessionSampling
-from .loading import import_object
+from .groups import FinishedGroups
 from .seeding import derived_seed
 from .task import Task, TaskSource
-from .trajectory import NOT_SAMPLED, Outcome, Trajectory
-
-log = logging.getLogger(__name__)
-
-AcceptFilter = Callable[[Sequence[Trajectory]], bool]
-
-ERROR_WINDOW = 64
-"""Episodes over which failures are counted; more than a fifth of them ends the run."""
+from .trajectory import Trajectory
 
 ADMISSION_TIMEOUT_S = 3600.0
-
-
-def accept_filter(name: str) -> AcceptFilter:
-    """The filter behind `rollout.should_accept`: `all`, `mixed_rewards`, or module:function."""
-    if name == "all":
-        return lambda members: True
-    if name == "mixed_rewards":
-        return lambda members: len({member.reward for member in members}) > 1
-    if ":" not in name:
-        raise ConfigError(
-            f"rollout.should_accept = {name!r}: expected all, mixed_rewards or module:function"
-        )
-    return import_object(name)
 
 
 class Rollout:
@@ -61,18 +34,15 @@ class Rollout:
         episodes: EpisodeLog,
         controller: Controller,
     ) -> None:
-        self.outcomes: Counter[str] = Counter()
-        """Episodes by outcome."""
+        self.finished = FinishedGroups(
+            config.rollout, buffer=buffer, episodes=episodes, controller=controller
+        )
         self._config = config.rollout
         self._seed = config.seed
         self._player = player
         self._tasks = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         self._buffer = buffer
-        self._episodes = episodes
         self._controller = controller
-        self._should_accept = accept_filter(config.rollout.should_accept)
-        self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
-        self._rejected_in_a_row = 0
         self._untrained_in_a_row = 0
 
     async def run(self) -> None:
@@ -124,14 +94,7 @@ class Rollout:
                 members.create_task(self._play_member(task, group_id, member))
                 for member in range(self._config.group_size)
             ]
-        trajectories = [member.result() for member in playing]
-        group = Group(group_id, task.id, trajectories, task.weight)
-        cause = self._cause_to_drop(trajectories)
-        await self._episodes.add_group(task, index, group, dropped=cause)
-        if cause:
-            self._buffer.give_back(cause)
-        else:
-            self._buffer.accept(group)
+        await self.finished.finish(group_id, task, index, [member.result() for member in playing])
 
     async def _play_member(self, task: Task, group_id: str, member: int) -> Trajectory:
         """One member, played again while infrastructure fails."""
@@ -149,62 +112,5 @@ class Rollout:
             ),
             max_retries=self._config.max_retries,
         )
-        self._count(trajectory)
+        self.finished.count(trajectory)
         return trajectory
-
-    def _count(self, trajectory: Trajectory) -> None:
-        """Keep the numbers, and stop the run when episodes keep failing.
-
-        Raises:
-            TooManyErrors: more than a fifth of the last 64 episodes failed.
-        """
-        self.outcomes[trajectory.outcome.value] += 1
-        self._controller.generated_tokens += sum(
-            int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows
-        )
-        self._recent.append(trajectory)
-        if not trajectory.outcome.failed:
-            return
-        what, error = trajectory.outcome.value, trajectory.error
-        log.warning("episode %s: %s: %s", trajectory.episode_id, what, error)
-        failed = [t for t in self._recent if t.outcome.failed]
-        if len(failed) * 5 > ERROR_WINDOW:
-            (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
-            last = next(t for t in reversed(failed) if t.outcome.value == common)
-            raise TooManyErrors(
-                f"{len(failed)} of the last {len(self._recent)} episodes failed, {count} of them "
-                f"with {common}; the last one:\n{last.error}"
-            )
-
-    def _cause_to_drop(self, members: Sequence[Trajectory]) -> str:
-        """Why a group does not train; "" if it does."""
-        for outcome in Outcome:
-            if not outcome.trains and any(m.outcome is outcome for m in members):
-                if outcome is Outcome.TOO_LONG:
-                    self._reject(f"max_input_tokens={self._config.max_input_tokens}")
-                return outcome.value
-        if self._accepts(members):
-            self._rejected_in_a_row = 0
-            return ""
-        self._reject(f"should_accept={self._config.should_accept!r}")
-        return Outcome.FILTERED.value
-
-    def _reject(self, setting: str) -> None:
-        """Count a group that `setting` refuses.
-
-        Raises:
-            ConfigError: it and others refused too many in a row.
-        """
-        self._rejected_in_a_row += 1
-        if self._rejected_in_a_row >= self._config.max_rejected:
-            raise ConfigError(
-                f"{setting} refused the last of {self._rejected_in_a_row} groups in a row that "
-                "were refused (rollout.max_rejected): no batch would ever be complete"
-            )
-
-    def _accepts(self, members: Sequence[Trajectory]) -> bool:
-        try:
-            return bool(self._should_accept(members))
-        except Exception as error:
-            name = self._config.should_accept
-            raise ConfigError(f"rollout.should_accept={name!r} raised {error!r}") from error

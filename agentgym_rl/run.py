@@ -1,201 +1,50 @@
-"""The composition root of `arl train`: builds every part of a run, under one TaskGroup.
+"""`arl train`: a run whose groups are played here, by an agent in an environment.
 
-A crash anywhere ends everything, and names its cause. Order of a run:
-
-    engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
+engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import secrets
-import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
-from .asgi import serving
-from .buffer import Buffer
-from .cluster.local import LocalProcesses
 from .config import Config
-from .controller import Controller
 from .episode import Player
-from .episode_log import EpisodeLog
-from .errors import ProcessDied
 from .evaluate import EvalResult, evaluate
-from .fleet import Fleet
-from .inspect.plot import plot_reward
 from .inspect.progress import Progress
-from .metrics import MetricsFile
-from .model import model_folder, resolve_paths, weights_size
-from .pace import Pace, SandboxPace, VerifierPace, measuring
-from .process import free_port
+from .model import resolve_paths
+from .pace import measuring
 from .rollout import Rollout
-from .run_dir import create_run_dir, file_name, record_tasks, release_if_unused, shown
+from .run_dir import record_tasks
 from .stack import check, serving_policy, task_source
-from .trainer.launch import trainer_processes
-from .weights.folder import WeightsFolder
-
-_FLOAT32_OVER_BFLOAT16 = 2
-"""Versions are float32 (the trainer's master weights); a model's files often are not."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """What a training run came to; the JSON object of `arl train --json`."""
-
-    eval_before: float | None
-    eval_after: float | None
-    steps: int
-    staleness_mean: float
-    staleness_max: float
-    groups_dropped: Mapping[str, int]
-    overlap: float
-    tool_calls_after: float | None
-    envs: Mapping[str, Mapping[str, float | None]]
-    """Held-out reward of each environment, "before" and "after"."""
-    outcomes: Mapping[str, int]
-    """Training episodes by outcome."""
-    eval_outcomes: Mapping[str, int]
-    """Episodes of both evaluations by outcome; those not completed or truncated do not count
-    in the rewards."""
-    engines: Mapping[str, int]
-    """What happened to engines and turns: restarts, and the router's counters."""
-    duration_s: float
-    run: str
-    episodes: int
-    """Of training and both evaluations, played to a record; the figures below are over them."""
-    episodes_per_s: float
-    loop_lag_ms: Mapping[str, float]
-    sandbox: SandboxPace | None
-    verifier: VerifierPace | None
-    """See pace.Pace."""
+from .training import Played, TrainingRun, TrainResult, training
 
 
 async def train(config: Config, progress: Progress) -> TrainResult:
     """Run a whole training job; returns when it is finished and every process has ended."""
     config = resolve_paths(config)
     await check(config)
-    run_dir, config_file = create_run_dir(config)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.callback(release_if_unused, run_dir)
-        weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
-        model_dir = model_folder(config)
-        weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
-        episodes = EpisodeLog(run_dir / "episodes.db")
-        stack.callback(episodes.close)
-        metrics = MetricsFile(run_dir / "metrics.jsonl")
-        stack.callback(metrics.close)
-        processes = await stack.enter_async_context(
-            LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
-        )
-        fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights_dir)
-        total_groups = config.steps * config.rollout.groups_per_batch
-        controller = Controller(
-            config,
-            Buffer(config.rollout, total_groups=total_groups),
-            episodes,
-            metrics,
-            publications=fleet,
-            token=secrets.token_hex(16),
-            on_step=progress.step,
-        )
-        run = _TrainingRun(
-            config,
-            run_dir,
-            config_file,
-            weights_dir,
-            processes,
-            fleet,
-            controller,
-            episodes,
-            progress,
-        )
+    async with training(_PlayedRun, config, progress) as run:
         return await run.run()
 
 
-def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
-    """Room for the versions that are kept, and for the one that is being written."""
-    keep = config.weights.keep_versions
-    versions = 1 + (2 if keep == "all" else keep)
-    return WeightsFolder(
-        name,
-        need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
-        root=Path(config.weights.folder) if config.weights.folder else None,
-    )
+class _PlayedRun(TrainingRun):
+    @property
+    def title(self) -> str:
+        return f"{self.config.env.id} · {self.config.agent.id}"
 
-
-@dataclass
-class _TrainingRun:
-    config: Config
-    run_dir: Path
-    config_file: Path
-    weights_dir: Path
-    processes: LocalProcesses
-    fleet: Fleet
-    controller: Controller
-    episodes: EpisodeLog
-    progress: Progress
-
-    async def run(self) -> TrainResult:
-        start = time.monotonic()
-        self.progress.phase("starting engines and trainer")
+    async def play(self) -> Played:
+        # Rollout ends before the gateway does: no episode fails because the run ends.
         async with (
-            serving(self.controller, host="127.0.0.1", port=0) as controller_url,
-            self.fleet.running(),
+            serving_policy(self.config, self.fleet) as player,
+            measuring(player.services) as meter,
+            asyncio.TaskGroup() as producers,
         ):
-            await self._start_trainer(controller_url)
-            async with self._ending(), asyncio.TaskGroup() as tasks:
-                watches = [
-                    tasks.create_task(self.processes.watch(), name="watch processes"),
-                    tasks.create_task(self.controller.watch(), name="watch controller"),
-                    tasks.create_task(self._watch_trainer(), name="watch trainer"),
-                ]
-                # Rollout ends before the gateway does: no episode fails because the run ends.
-                async with (
-                    serving_policy(self.config, self.fleet) as player,
-                    measuring(player.services) as meter,
-                    asyncio.TaskGroup() as producers,
-                ):
-                    before = await self._evaluate(player, "before")
-                    rollout = await self._train(producers, player)
-                    after = await self._evaluate(player, "after")
-                    pace = meter.read(episodes=_num_episodes(rollout, before, after))
-                await self._finish()
-                for watch in watches:
-                    watch.cancel()
-        return self._summary(before, after, rollout, pace, time.monotonic() - start)
-
-    @contextlib.asynccontextmanager
-    async def _ending(self) -> AsyncIterator[None]:
-        """However the run ends, ranks that wait for a batch are told."""
-        try:
-            yield
-        finally:
-            self.controller.close()
-
-    async def _start_trainer(self, controller_url: str) -> None:
-        for spec in trainer_processes(
-            self.config,
-            self.config_file,
-            run_dir=self.run_dir,
-            weights_dir=self.weights_dir,
-            controller_url=controller_url,
-            rendezvous=f"tcp://127.0.0.1:{free_port()}",
-            token=self.controller.token,
-        ):
-            await self.processes.start(spec)
-
-    async def _watch_trainer(self) -> None:
-        """A trainer that ends well must have trained every batch."""
-        await self.processes.finished.wait()
-        if self.controller.version < self.config.steps:
-            raise ProcessDied(
-                f"the trainer ended after {self.controller.version} of {self.config.steps} "
-                f"batches; see {self.processes.log_path('trainer-0')}"
-            )
+            before = await self._evaluate(player, "before")
+            rollout = await self._train(producers, player)
+            after = await self._evaluate(player, "after")
+            counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
+            pace = meter.read(episodes=sum(sum(count.values()) for count in counts))
+        return Played(rollout.finished, pace, before, after)
 
     async def _evaluate(self, player: Player, when: str) -> EvalResult | None:
         if self.config.eval.num_tasks == 0:
@@ -224,100 +73,9 @@ class _TrainingRun:
             episodes=self.episodes,
             controller=self.controller,
         )
-        await self.controller.changes.wait_for(
-            lambda: len(self.controller.ready_ranks) == self.config.trainer.num_ranks,
-            who="arl train",
-            what="the trainer to load its model",
-            timeout_s=self.config.trainer.start_timeout_s,
-        )
+        await self.wait_trainer()
         self.progress.phase("training")
         playing = producers.create_task(rollout.run(), name="rollout")
-        # The trainer's own deadline for a batch comes first; the rest is for the step itself.
-        timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
-        for version in range(1, self.config.steps + 1):
-            await self.controller.changes.wait_for(
-                lambda version=version: self.controller.version >= version,
-                who="arl train",
-                what=f"policy version {version}",
-                timeout_s=timeout_s,
-            )
+        await self.wait_trained()
         playing.cancel()
         return rollout
-
-    async def _finish(self) -> None:
-        """Wait for what the trainer still writes; it may stay no longer."""
-        self.controller.close()
-        self.progress.phase("writing checkpoint and export")
-        limit_s = self.config.trainer.finish_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                await self.processes.finished.wait()
-        except TimeoutError:
-            raise TimeoutError(
-                f"the trainer did not finish its checkpoint and export in {limit_s:g} s "
-                "(trainer.finish_timeout_s)"
-            ) from None
-
-    def _summary(
-        self,
-        before: EvalResult | None,
-        after: EvalResult | None,
-        rollout: Rollout,
-        pace: Pace,
-        duration_s: float,
-    ) -> TrainResult:
-        history = self.controller.history
-        evaluations = {v: r for v, r in ((0, before), (self.config.steps, after)) if r}
-        if self.config.logging.plot:
-            plot_reward(
-                self.run_dir / "reward.png",
-                history,
-                title=f"{self.config.env.id} · {self.config.agent.id}",
-                evaluations={version: result.reward for version, result in evaluations.items()},
-            )
-        outcomes: dict[str, int] = {}
-        for result in evaluations.values():
-            for outcome, count in result.outcomes.items():
-                outcomes[outcome] = outcomes.get(outcome, 0) + count
-        return TrainResult(
-            eval_before=before.reward if before else None,
-            eval_after=after.reward if after else None,
-            steps=len(history),
-            staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
-            staleness_max=max(m["staleness/max"] for m in history),
-            groups_dropped=dict(self.controller.buffer.dropped),
-            overlap=self.controller.overlap.share,
-            tool_calls_after=after.tool_calls if after else None,
-            envs=_by_env(before, after),
-            outcomes=dict(rollout.outcomes),
-            eval_outcomes=outcomes,
-            engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
-            duration_s=duration_s,
-            run=shown(self.run_dir),
-            episodes=pace.episodes,
-            episodes_per_s=pace.episodes_per_s,
-            loop_lag_ms=pace.loop_lag_ms,
-            sandbox=pace.sandbox,
-            verifier=pace.verifier,
-        )
-
-
-def _num_episodes(rollout: Rollout, *evaluations: EvalResult | None) -> int:
-    """Episodes that were played to a record."""
-    evaluated = (sum(result.outcomes.values()) for result in evaluations if result)
-    return sum(rollout.outcomes.values()) + sum(evaluated)
-
-
-def _by_env(
-    before: EvalResult | None, after: EvalResult | None
-) -> dict[str, dict[str, float | None]]:
-    """Of each environment, where both or one of the evaluations has it."""
-    found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
-    ids = sorted({env_id for envs in found.values() for env_id in envs})
-    return {
-        env_id: {
-            when: envs[env_id].reward if env_id in (envs := found.get(when, {})) else None
-            for when in ("before", "after")
-        }
-        for env_id in ids
-    }

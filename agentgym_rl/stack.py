@@ -19,8 +19,8 @@ from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
 from .gateway.server import Gateway, SessionServer
+from .groups import accept_filter
 from .model import model_folder, tokenizer_hash
-from .rollout import accept_filter
 from .services import Services, running_services
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
@@ -40,15 +40,24 @@ async def check(config: Config) -> None:
             without chat template, no usable vLLM, an unknown sandbox backend where one is needed,
             tasks that cannot be recorded, or a port that is taken.
     """
-    engine = config.own_engine
+    check_policy(config)
     await check_parts(config)
+    _check_tasks(config, "train")
+
+
+def check_policy(config: Config) -> None:
+    """Refuse an engine, model or filter that cannot work.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    engine = config.own_engine
     accept_filter(config.rollout.should_accept)
     ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
         check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
-    _check_tasks(config, "train")
 
 
 async def check_parts(config: Config) -> None:
@@ -62,6 +71,15 @@ async def check_parts(config: Config) -> None:
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         _check_tasks(config, "eval")
+    check_port(config)
+
+
+def check_port(config: Config) -> None:
+    """Refuse a port of the gateway that is taken.
+
+    Raises:
+        ConfigError: it is.
+    """
     if config.gateway.port:
         try:
             with socket.socket() as probe:
@@ -125,8 +143,9 @@ async def services(config: Config) -> AsyncIterator[Services]:
 
 
 @contextlib.asynccontextmanager
-async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
-    """Wait until the engines are ready, put the gateway in front of them, and watch over both."""
+async def policy_gateway(config: Config, fleet: Fleet) -> AsyncIterator[Gateway]:
+    """Wait until the engines are ready, make the gateway that stands in front of them, and watch
+    over both. It does not serve yet."""
     model_dir = model_folder(config)
     chat = ChatFormat.load(model_dir)
     info = await fleet.ready()
@@ -145,21 +164,28 @@ async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(fleet.watch(), name="watch engines")
         await fleet.wait_serving()  # servers that ran already first get this run's version 0
-        async with (
-            services(config) as given,
-            gateway.serve() as base_url,
-            AgentClients(base_url) as clients,
-        ):
-            yield make_player(
-                config,
-                gateway,
-                clients,
-                info.model,
-                services=given,
-                wait_ready=fleet.wait_serving,
-                count_prompt=gateway.count_prompt,
-            )
+        yield gateway
         watch.cancel()
+
+
+@contextlib.asynccontextmanager
+async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
+    """The gateway on this run's engines, serving, and a player of the configured episodes."""
+    async with (
+        policy_gateway(config, fleet) as gateway,
+        services(config) as given,
+        gateway.serve() as base_url,
+        AgentClients(base_url) as clients,
+    ):
+        yield make_player(
+            config,
+            gateway,
+            clients,
+            gateway.model_name,
+            services=given,
+            wait_ready=fleet.wait_serving,
+            count_prompt=gateway.count_prompt,
+        )
 
 
 def make_player(

@@ -108,6 +108,16 @@ class GatewayConfig(Section):
     """How tool calls are read from the model's text."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
+    disconnect_grace_s: float = Field(default=2.0, ge=0)
+    """How long a reply is sampled on when its client hung up: SDKs ask again, and then get it."""
+    keep_alive_s: float = Field(default=15.0, gt=0)
+    """A stream that has nothing to say for so long says that it is still there."""
+    max_requests: int = Field(default=4096, ge=1)
+    """Requests answered at once; more are told to ask again (429)."""
+    max_session_requests: int = Field(default=64, ge=1)
+    """Of these: by one session."""
+    max_session_turns: int = Field(default=10_000, ge=1)
+    """Turns of a session; then it is refused more (403)."""
 
 
 class RolloutConfig(Section):
@@ -226,6 +236,20 @@ class WeightsConfig(Section):
     """Longest time for every engine to take a new version."""
 
 
+class ServeConfig(Section):
+    """`arl serve`: episodes that other programs play."""
+
+    admin_key_env: str = "ARL_ADMIN_KEY"
+    """Name of the environment variable with the key that opens sessions. Where it is not set, a
+    gateway on loopback makes a key up and tells it; any other host needs one."""
+    max_sessions: int = Field(default=1024, ge=1)
+    """Sessions open at once; more are told to ask again (429)."""
+    idle_timeout_s: float = Field(default=600.0, gt=0)
+    """A session that asks nothing for so long is closed, and its seat in the group is free."""
+    group_timeout_s: float = Field(default=3600.0, gt=0)
+    """A group that is not complete by then is dropped."""
+
+
 class ClusterConfig(Section):
     """Where the processes run: on this machine, as children of `arl train`."""
 
@@ -264,6 +288,7 @@ class Config(Section):
     trainer: TrainerConfig = TrainerConfig()
     weights: WeightsConfig = WeightsConfig()
     eval: EvalConfig = EvalConfig()
+    serve: ServeConfig = ServeConfig()
     cluster: ClusterConfig = ClusterConfig()
     logging: LoggingConfig = LoggingConfig()
 

@@ -1,10 +1,13 @@
 """The OpenAI endpoint as a bare ASGI callable.
 
-    POST /v1/chat/completions    streamed or not; the API key names the session
-    GET  /v1/models, /health
+    POST the path of a dialect    streamed or not; the API key names the session
+    GET  /v1/models, /v1/models/NAME, /health
+
+Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
 A turn is recorded before the bytes that end its reply leave, so that whatever a client saw whole
-is in the record. A turn whose client hangs up first is aborted and leaves only a count.
+is in the record. A turn whose client hangs up first goes on for `gateway.disconnect_grace_s`, for
+the client may ask again; then it is aborted and leaves only a count.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 
@@ -23,34 +26,43 @@ from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
-from .errors import ApiError, bad_request, engine_failed, session_closed, turn_timed_out
-from .replies import Reply
-from .requests import parse_request
+from .dialects import Dialect
+from .dialects.chat import ChatDialect
+from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
+from .exchange import Asked, ClientGone, Exchange
+from .parsers import Event
 from .sessions import Session, SessionTable
-from .stream import EventStream, stream_turn
-from .turn import Turn, open_turn
+from .turn import Turn, open_turns, sample
 
 _log = logging.getLogger(__name__)
 
 _READ_TIMEOUT_S = 30.0
-
-
-class ClientGone(ConnectionError):
-    """The client hung up before its reply was complete."""
+_KEEP_ALIVE = b": still sampling\n"
+"""A comment, which clients skip; without an empty line, or some would take it for an event."""
 
 
 class SessionApp(ABC):
-    """Answers chat completions for the sessions of `sessions`; where the replies come from is
-    `answer`."""
+    """Answers the requests of `sessions`; where the replies come from is `answer`."""
 
-    def __init__(self, sessions: SessionTable, *, config: GatewayConfig, model_name: str) -> None:
+    def __init__(
+        self,
+        sessions: SessionTable,
+        dialects: tuple[Dialect, ...],
+        *,
+        config: GatewayConfig,
+        model_name: str,
+    ) -> None:
         self._sessions = sessions
+        self._dialects: Mapping[str, Dialect] = {dialect.path: dialect for dialect in dialects}
         self._config = config
         self._model_name = model_name
+        self._num_requests = 0
 
     @abstractmethod
-    async def answer(self, session: Session, body: bytes, stream: EventStream) -> bytes | None:
-        """The reply to a request body; None if it went out over `stream`, as was asked.
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
+        """Answer a request body: whole, or with events.
 
         Raises:
             ApiError: what the agent is told.
@@ -59,37 +71,87 @@ class SessionApp(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
-        route = (scope["method"], scope["path"])
+        path, key = _address(scope)
+        dialect = self._dialects.get(path) if scope["method"] == "POST" else None
         try:
-            if route == ("POST", "/v1/chat/completions"):
-                await self._chat_completions(scope, receive, send)
-            elif route == ("GET", "/v1/models"):
-                model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl"}
-                await reply(send, 200, msgspec.json.encode({"object": "list", "data": [model]}))
-            elif route == ("GET", "/health"):
-                await reply(send, 200, b"{}")
+            if dialect is not None:
+                await self._post(dialect, key, scope, receive, send)
             else:
-                raise ApiError(404, f"No route {' '.join(route)}.", code="not_found")
+                await reply(send, 200, self._get(scope["method"], path))
         except ApiError as error:
-            body = msgspec.json.encode(error.body)
+            body = msgspec.json.encode(error.body) if dialect is None else dialect.error(error)
             await reply(send, error.status, body, headers=error.headers)
         except ConnectionError:
             _log.debug("a client hung up before its reply was complete")
 
-    async def _chat_completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        session = self._sessions.authenticate(_api_key(scope))
-        request = await self._read(receive)
-        stream = EventStream(send)
+    def _get(self, method: str, path: str) -> bytes:
+        model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
+        routes = {
+            "/health": {},
+            "/v1/models": {"object": "list", "data": [model]},
+            f"/v1/models/{self._model_name}": model,
+        }
+        if method != "GET" or path not in routes:
+            raise ApiError(404, f"No route {method} {path}.", code="not_found")
+        return msgspec.json.encode(routes[path])
+
+    async def _post(
+        self, dialect: Dialect, key: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session = self._sessions.authenticate(key)
+        body = await self._read(receive)
+        asked = Asked.of(scope, dialect.path, body)
+        earlier = session.exchanges.earlier(asked)
+        if earlier is not None:
+            session.counters["joined_retries"] += 1
+            return await earlier.follow(receive, send, timeout_s=session.turn_timeout_s)
+        with self._admitted(session):
+            await self._exchange(session, dialect, body, asked, receive, send)
+
+    async def _exchange(
+        self,
+        session: Session,
+        dialect: Dialect,
+        body: bytes,
+        asked: Asked,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        exchange = session.exchanges.open(asked, send)
+        grace_s = self._config.disconnect_grace_s if asked.may_come_again else 0.0
         try:
             with _blame(session):
-                async with _attended(session, receive):
-                    body = await self.answer(session, request, stream)
+                async with _attended(session, exchange, receive, grace_s=grace_s):
+                    await self.answer(session, dialect, body, exchange)
         except ApiError as error:
-            if not stream.started:
-                raise
-            return await stream.fail(error)
-        if body is not None:
-            await reply(send, 200, body)
+            await exchange.fail(error, body=dialect.error(error), event=dialect.error_event(error))
+        finally:
+            session.exchanges.close(exchange)
+
+    @contextmanager
+    def _admitted(self, session: Session) -> Iterator[None]:
+        """Count a request in and out.
+
+        Raises:
+            ApiError: 429, there are too many at once; 403, the session has had all its turns.
+        """
+        config = self._config
+        if session.num_turns >= config.max_session_turns:
+            raise ApiError(
+                403,
+                f"This session has had its {config.max_session_turns} turns "
+                "(gateway.max_session_turns).",
+                code="session_limit",
+            )
+        if session.exchanges.num_open >= config.max_session_requests:
+            raise too_busy("this session", config.max_session_requests, "max_session_requests")
+        if self._num_requests >= config.max_requests:
+            raise too_busy("the gateway", config.max_requests, "max_requests")
+        self._num_requests += 1
+        try:
+            yield
+        finally:
+            self._num_requests -= 1
 
     async def _read(self, receive: Receive) -> bytes:
         try:
@@ -114,42 +176,75 @@ class GatewayApp(SessionApp):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        super().__init__(sessions, config=config, model_name=model_name)
+        super().__init__(sessions, (ChatDialect(),), config=config, model_name=model_name)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
 
-    async def answer(self, session: Session, body: bytes, stream: EventStream) -> bytes | None:
-        request = parse_request(body)
-        turn = await open_turn(
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
+        request = dialect.read(session, body)
+        turns = await open_turns(
             session,
             request,
             self._chat,
             max_model_len=self._max_model_len,
             parser=self._config.tool_parser,
         )
-        head = Reply(f"chatcmpl-{turn.id}", model=self._model_name)
+        writer = dialect.writer(session, request, turns, model=self._model_name)
+        begun = False
+
+        async def send(turn: Turn, events: list[Event]) -> None:
+            nonlocal begun
+            data = writer.events(turn, events)
+            if not begun:
+                begun = True
+                data = writer.begin() + data
+            if data:
+                await exchange.events(data)
+
+        async def keep_quiet(turn: Turn, events: list[Event]) -> None:
+            """The whole is sent at the end."""
+
+        async with self._kept_alive(exchange, stream=request.stream):
+            await sample(turns, self._sampler, send if request.stream else keep_quiet)
+        nodes = [turn.commit() for turn in turns]
+        exchange.on_delivery += [node.note_delivery for node in nodes]
         if request.stream:
-            return await stream_turn(turn, self._sampler, head, stream)
-        return await _whole(turn, self._sampler, head)
+            await exchange.events(writer.end(), last=True)
+        else:
+            await exchange.whole(writer.whole())
+
+    @asynccontextmanager
+    async def _kept_alive(self, exchange: Exchange, *, stream: bool) -> AsyncIterator[None]:
+        """While the body runs, a stream never says nothing for long: proxies would cut it."""
+        if not stream:
+            yield
+            return
+        async with asyncio.TaskGroup() as tasks:
+            keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
+            yield
+            keeper.cancel()
 
 
-async def _whole(turn: Turn, sampler: Sampler, head: Reply) -> bytes:
-    async with aclosing(turn.events(sampler)) as batches:
-        async for _ in batches:
-            pass
-    return head.whole(
-        turn.commit(),
-        finish_reason=turn.finish_reason,
-        usage=turn.usage(),
-        logprobs=turn.logprobs(),
-    )
+async def _keep_alive(exchange: Exchange, every_s: float) -> None:
+    while True:
+        num_sent = exchange.num_sent
+        await asyncio.sleep(every_s)
+        if exchange.num_sent == num_sent:
+            await exchange.events(_KEEP_ALIVE)
 
 
-def _api_key(scope: Scope) -> str:
-    """The API key of a request: `Authorization: Bearer KEY`, or `x-api-key: KEY`."""
+def _address(scope: Scope) -> tuple[str, str]:
+    """The path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`, or
+    /s/KEY before the path."""
+    path: str = scope["path"]
+    if path.startswith("/s/"):
+        key, slash, rest = path[3:].partition("/")
+        return slash + rest, key
     scheme, _, key = header(scope, b"authorization").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
+    return path, key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
 
 
 @contextmanager
@@ -187,25 +282,23 @@ def _blame(session: Session) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _attended(session: Session, receive: Receive) -> AsyncIterator[None]:
-    """Run the body under the session's turn deadline, and only while the client listens.
+async def _attended(
+    session: Session, exchange: Exchange, receive: Receive, *, grace_s: float
+) -> AsyncIterator[None]:
+    """Run the body under the session's turn deadline, and only while a client may want it.
 
     Raises:
         TimeoutError: the deadline passed, or the session was aborted.
-        ClientGone: the client hung up.
+        ClientGone: the client hung up, and did not come back.
     """
     async with asyncio.timeout(session.turn_timeout_s) as deadline:
         with session.in_flight(deadline):
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    watcher = tasks.create_task(_hang_up(receive), name="client")
+                    watcher = tasks.create_task(
+                        exchange.outlive(receive, grace_s=grace_s), name="client"
+                    )
                     yield
                     watcher.cancel()
             except BaseExceptionGroup as group:
                 raise group.exceptions[0] from None
-
-
-async def _hang_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    raise ClientGone("the client hung up before its reply was complete")

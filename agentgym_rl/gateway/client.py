@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .exchange import NO_RETRIES
 from .sessions import Session
 
 if TYPE_CHECKING:  # the SDK takes half a second to import
@@ -33,6 +34,7 @@ class AgentClients:
             base_url=self._base_url,
             api_key="replaced-for-each-session",
             max_retries=0,
+            default_headers={NO_RETRIES: "true"},
             # the gateway is this process: proxies of the environment have no part in it
             http_client=openai.DefaultAioHttpClient(trust_env=False),
         )

@@ -8,8 +8,9 @@ from typing import Any
 class ApiError(Exception):
     """An error reply: HTTP `status` and OpenAI's error object.
 
-    `retry` False adds `x-should-retry: false`: OpenAI clients would otherwise send 408, 409, 429
-    and every 5xx again, and a turn must not be sampled twice behind the agent's back.
+    It says `x-should-retry: false`: OpenAI clients would otherwise send 408, 409, 429 and every
+    5xx again, and a turn must not be sampled twice behind the agent's back. With `retry_after_s`
+    (nothing was sampled yet) it asks to be asked again.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -28,6 +30,8 @@ class ApiError(Exception):
             "error": {"message": message, "type": kind, "param": param, "code": code}
         }
         self.headers = {"x-should-retry": "false"}
+        if retry_after_s is not None:
+            self.headers = {"x-should-retry": "true", "retry-after": str(retry_after_s)}
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -60,6 +64,17 @@ def unknown_key() -> ApiError:
 def session_closed() -> ApiError:
     """410: the episode is over; asking again cannot help."""
     return ApiError(410, "This session is closed: its episode has ended.", code="session_closed")
+
+
+def too_busy(who: str, limit: int, key: str) -> ApiError:
+    """429: too many requests at once; nothing was done with this one."""
+    return ApiError(
+        429,
+        f"Too many requests at once: {who} answers {limit} (gateway.{key}). Ask again.",
+        kind="rate_limit_error",
+        code="rate_limit_exceeded",
+        retry_after_s=1,
+    )
 
 
 def engine_failed(message: str) -> ApiError:

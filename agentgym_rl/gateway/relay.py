@@ -17,11 +17,12 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import EngineError
 
 from .app import SessionApp
+from .dialects import Dialect
+from .dialects.chat import DONE, ChatDialect
 from .errors import bad_request, session_closed, unsupported
-from .replies import DONE
+from .exchange import Exchange
 from .server import SessionServer
 from .sessions import Session, SessionRecord, SessionTable
-from .stream import EventStream
 from .streamed import StreamedMessage
 from .upstream import Upstream
 
@@ -91,15 +92,17 @@ class _RelayApp(SessionApp):
     def __init__(
         self, upstream: Upstream, sessions: SessionTable, *, config: GatewayConfig, model_name: str
     ) -> None:
-        super().__init__(sessions, config=config, model_name=model_name)
+        super().__init__(sessions, (ChatDialect(),), config=config, model_name=model_name)
         self._upstream = upstream
 
-    async def answer(self, session: Session, body: bytes, stream: EventStream) -> bytes | None:
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
         assert isinstance(session, RelaySession)
         asked = _request(body)
         request = self._imposed(session, asked)
         if asked.get("stream"):
-            return await self._stream(session, asked, request, stream)
+            return await self._stream(session, asked, request, exchange)
         data, completion = await self._upstream.whole(request)
         choice = completion["choices"][0]
         session.note(
@@ -109,14 +112,14 @@ class _RelayApp(SessionApp):
             usage=completion.get("usage"),
             cost_usd=self._upstream.cost_usd(completion.get("usage")),
         )
-        return data
+        await exchange.whole(data)
 
     async def _stream(
         self,
         session: RelaySession,
         asked: Mapping[str, Any],
         request: Mapping[str, Any],
-        stream: EventStream,
+        exchange: Exchange,
     ) -> None:
         """Pass chunks on as they come; the end only once the turn is counted."""
         options = asked.get("stream_options") or {}  # an object, says `_request`
@@ -130,7 +133,7 @@ class _RelayApp(SessionApp):
                     continue  # the token counts, which the agent did not ask for
                 held.append(b"data: " + _encode(event) + b"\n\n")
                 if message.finish_reason is None:
-                    await stream.write(held.pop())
+                    await exchange.events(held.pop())
         if message.finish_reason is None:
             raise EngineError(f"{self._upstream.model} ended a stream without a finish_reason")
         session.note(
@@ -140,7 +143,7 @@ class _RelayApp(SessionApp):
             usage=message.usage,
             cost_usd=self._upstream.cost_usd(message.usage),
         )
-        await stream.write(b"".join([*held, DONE]), last=True)
+        await exchange.events(b"".join([*held, DONE]), last=True)
 
     def _imposed(self, session: Session, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The agent's request with the session's sampling parameters above its own."""

@@ -36,6 +36,8 @@ _READ = frozenset(
         *("presence_penalty", "frequency_penalty", "logit_bias"),
     }
 )
+_MAX_SAMPLES = 128
+"""As in OpenAI."""
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -49,6 +51,8 @@ class ChatRequest:
     """Whether tool calls are read from the reply (tool_choice "auto")."""
     one_call: bool
     """Whether only the first tool call is returned (parallel_tool_calls false)."""
+    n: int
+    """Samples wanted: so many choices, each a turn of its own."""
     stream: bool
     include_usage: bool
     logprobs: bool
@@ -84,6 +88,7 @@ def parse_request(body: bytes) -> ChatRequest:
         tools=tools,
         calls=tools is not None and _choice(given),
         one_call=not _boolean(given, "parallel_tool_calls", True),
+        n=_samples(given),
         stream=stream,
         include_usage=_include_usage(given, stream),
         logprobs=_boolean(given, "logprobs", False),
@@ -101,8 +106,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in _READ and name not in _IGNORED:
             raise unsupported(name, "this endpoint does not know it")
-    if given.get("n", 1) != 1:
-        raise unsupported("n", "one reply per request; send more requests for more samples")
     if _integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     if given.get("response_format", _TEXT) != _TEXT:
@@ -166,6 +169,13 @@ def _choice(given: Mapping[str, Any]) -> bool:
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
     return choice == "auto"
+
+
+def _samples(given: Mapping[str, Any]) -> int:
+    number = _integer(given, "n", low=1) or 1
+    if number > _MAX_SAMPLES:
+        raise bad_request(f"n: got {number}, allowed: 1 to {_MAX_SAMPLES}", param="n")
+    return number
 
 
 def _include_usage(given: Mapping[str, Any], stream: bool) -> bool:

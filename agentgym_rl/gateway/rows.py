@@ -19,10 +19,11 @@ def export_rows(tree: Tree, *, train: bool) -> list[Row]:
     """One row per path of the tree, in the order their last turns were sampled.
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
-    context. A conversation that was only ever continued is one row. With `train` False, and on
-    greedy turns and tokens without a real log-prob or with an unknown version, nothing trains.
+    context. A conversation that was only ever continued is one row; replies that never reached
+    their client are on no path. With `train` False, and on greedy turns and tokens without a
+    real log-prob or with an unknown version, nothing trains.
     """
-    paths = [_path(node) for node in tree.turns if not node.extended]
+    paths = [_path(node) for node in tree.leaves()]
     owner: dict[int, int] = {}
     for index in sorted(range(len(paths)), key=lambda i: -_length(paths[i])):
         for node in paths[index]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agentgym_rl.asgi import serving
+from agentgym_rl.asgi import App, serving
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
 
@@ -29,7 +29,7 @@ class SessionServer:
         config: GatewayConfig,
         session_type: type[Session] = Session,
     ) -> None:
-        self.app = app
+        self.app: App = app
         self._sessions = sessions
         self._config = config
         self._session_type = session_type
@@ -85,6 +85,8 @@ class Gateway(SessionServer):
         max_model_len: int,
     ) -> None:
         self._chat = chat
+        self.model_name = model_name
+        """As `/v1/models` has it."""
         sessions = SessionTable()
         app = GatewayApp(
             sampler,

@@ -17,8 +17,9 @@ from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import Row
 
 from .errors import session_closed, unknown_key
+from .exchange import Exchanges
 from .rows import export_rows
-from .tree import Context, Sample, Tree
+from .tree import Context, Sample, Sampled, Tree
 
 _REMEMBERED = 100_000
 """Closed sessions that still answer 410; older ones answer 401."""
@@ -35,6 +36,8 @@ COUNTERS: Mapping[str, str] = {
     "length_turns": "turns cut by max_tokens or the context length",
     "greedy_turns": "turns sampled at temperature 0, which do not train",
     "undelivered_turns": "turns aborted because the client left or the session was closed",
+    "lost_replies": "turns whose client left before it had the reply, and that do not train",
+    "joined_retries": "requests sent again by a client that got the answer of the first",
     "overflows": "requests refused because the prompt left no room to sample",
     "prompt_tokens": "of the prompts of answered turns",
     "sampled_tokens": "tokens of answered turns",
@@ -97,6 +100,7 @@ class Session:
         self.infra_error = ""
         self.closed = False
         self._requests = 0
+        self.exchanges = Exchanges()
         self._messages: list[Mapping[str, Any]] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._in_flight: set[asyncio.Timeout] = set()
@@ -106,6 +110,11 @@ class Session:
     def num_turns(self) -> int:
         """Turns answered so far."""
         return len(self.tree.turns)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that were taken so far, answered or not."""
+        return self._requests
 
     def next_request(self) -> int:
         """The number of a new request."""
@@ -146,9 +155,9 @@ class Session:
         *,
         request: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Record an answered turn, before its reply leaves."""
-        cause = self.tree.commit(context, sample, reply, request=request)
+    ) -> Sampled:
+        """Record an answered turn, before its reply leaves; tell the node when it has."""
+        node, cause = self.tree.commit(context, sample, reply, request=request)
         self._messages, self._tools = [*messages, reply], tools or ()
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
@@ -156,11 +165,15 @@ class Session:
         if cause is not None:
             self.counters["forks"] += 1
             self.counters[f"forks_{cause}"] += 1
+        return node
 
     def record(self) -> SessionRecord:
         """Everything recorded so far."""
         rows = export_rows(self.tree, train=self.sampling.train)
-        trained = {"trained_tokens": sum(row.num_trained for row in rows)}
+        trained = {
+            "trained_tokens": sum(row.num_trained for row in rows),
+            "lost_replies": self.tree.num_lost,
+        }
         return SessionRecord(
             rows=rows,
             num_turns=self.num_turns,

@@ -82,12 +82,16 @@ class Sampled:
     """The assistant message as the client got it."""
     key: MessageKey
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-    extended: bool = False
-    """Whether a later turn stands on these tokens."""
+    delivered: bool = False
+    """Whether a client got the whole reply."""
 
     @property
     def ids(self) -> list[int]:
         return self.sample.ids
+
+    def note_delivery(self) -> None:
+        """A client got the whole reply."""
+        self.delivered = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +147,37 @@ class Tree:
 
     def commit(
         self, context: Context, sample: Sample, message: Mapping[str, Any], *, request: int
-    ) -> ForkCause | None:
-        """Add an answered turn; says why it forks, if it does."""
+    ) -> tuple[Sampled, ForkCause | None]:
+        """Add an answered turn; and why it forks, if it does."""
         cause = self._fork_cause(context)
         node = Sampled(context, len(self.turns), request, sample, message, message_key(message))
         self.turns.append(node)
         context.replies.append(node)
-        if context.base is not None:
-            context.base.extended = True
-        return cause
+        return node, cause
+
+    def leaves(self) -> list[Sampled]:
+        """The last turn of each path, in the order they were sampled.
+
+        A reply that no client got, and that nothing was built on, is no part of the episode.
+        """
+        counted, extended = self._counted()
+        return [node for node in self.turns if node.turn in counted - extended]
+
+    @property
+    def num_lost(self) -> int:
+        """Turns that are on no path."""
+        return len(self.turns) - len(self._counted()[0])
+
+    def _counted(self) -> tuple[set[int], set[int]]:
+        """Turns that are on a path, and those of them with another turn after them."""
+        counted: set[int] = set()
+        extended: set[int] = set()
+        for node in reversed(self.turns):  # a turn comes before those that stand on it
+            if node.delivered or node.turn in extended:
+                counted.add(node.turn)
+                if node.context.base is not None:
+                    extended.add(node.context.base.turn)
+        return counted, extended
 
     def _fork_cause(self, context: Context) -> ForkCause | None:
         if not self.turns:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
+from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
@@ -17,7 +20,7 @@ from .prompts import prepare_context
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
-from .tree import Context, Sample
+from .tree import Context, Sample, Sampled
 
 ParserName = Literal["hermes", "none"]
 
@@ -32,6 +35,7 @@ class Turn:
         chat: ChatFormat,
         *,
         number: int,
+        index: int,
         context: Context,
         prompt: list[int],
         sampling: SamplingParams,
@@ -41,6 +45,10 @@ class Turn:
         self.request = request
         self.prompt = prompt
         self.number = number
+        self.index = index
+        """Of the request's samples."""
+        self.message: dict[str, Any] = {}
+        """What the client gets; whole once the turn is committed."""
         self.id = session.request_id(number)
         self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
         self._context = context
@@ -84,15 +92,6 @@ class Turn:
         """The id of the turn's tool call number `position`."""
         return call_id(self.number, position)
 
-    def usage(self) -> dict[str, int]:
-        """Token counts; every sampled token counts, the one that ends the turn included."""
-        prompt, sampled = len(self.prompt), len(self.sample.ids)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": sampled,
-            "total_tokens": prompt + sampled,
-        }
-
     def logprobs(self) -> dict[str, Any] | None:
         """The recorded log-probs in OpenAI's shape, if asked for; the turn's end has none.
 
@@ -108,20 +107,20 @@ class Turn:
                 content.append({**entry, "top_logprobs": []})
         return {"content": content, "refusal": None}
 
-    def commit(self) -> dict[str, Any]:
-        """Record the finished turn; returns the message to send.
+    def commit(self) -> Sampled:
+        """Record the finished turn; `message` is what to send, the node to be told of delivery.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
         """
         if self.session.closed:
             raise session_closed()
-        message = self._message()
-        self.session.commit(
+        self.message = self._message()
+        node = self.session.commit(
             self._context,
             self.sample,
             self.request.messages,
-            message,
+            self.message,
             request=self.number,
             tools=self.request.tools,
         )
@@ -130,7 +129,7 @@ class Turn:
         counters["tool_calls"] += len(self._calls)
         counters["malformed_calls"] += sum(call.malformed for call in self._calls)
         counters["length_turns"] += self._finish == "length"
-        return message
+        return node
 
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
@@ -184,15 +183,53 @@ class Turn:
         return {"role": "assistant", "content": content or None, "tool_calls": calls}
 
 
-async def open_turn(
+def total_usage(turns: Sequence[Turn]) -> dict[str, int]:
+    """Token counts of a request: its prompt, once, and all that was sampled, the tokens that end
+    turns included."""
+    prompt, sampled = len(turns[0].prompt), sum(len(turn.sample.ids) for turn in turns)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+async def sample(
+    turns: Sequence[Turn],
+    sampler: Sampler,
+    on_events: Callable[[Turn, list[Event]], Awaitable[None]],
+) -> None:
+    """Sample all turns at once, telling of each delta as it comes.
+
+    Raises:
+        EngineError: one of them failed; the others are aborted.
+    """
+
+    async def one(turn: Turn) -> None:
+        async with aclosing(turn.events(sampler)) as batches:
+            async for events in batches:
+                await on_events(turn, events)
+
+    if len(turns) == 1:
+        return await one(turns[0])
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for turn in turns:
+                tasks.create_task(one(turn), name=turn.id)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def open_turns(
     session: Session,
     request: ChatRequest,
     chat: ChatFormat,
     *,
     max_model_len: int,
     parser: ParserName,
-) -> Turn:
-    """Check a request against the session's policy and prepare what the engine is fed.
+) -> list[Turn]:
+    """Check a request against the session's policy and prepare what the engine is fed; one turn
+    for each sample that is wanted.
 
     Raises:
         ApiError: 400, the policy or the context length forbids it.
@@ -203,7 +240,6 @@ async def open_turn(
     context, prompt = await prepare_context(
         session.tree, chat, request, max_model_len=max_model_len
     )
-    number = session.next_request()
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,
@@ -213,21 +249,34 @@ async def open_turn(
         temperature=_temperature(request, policy),
         top_p=request.top_p,
         top_k=request.top_k,
-        seed=request.seed if policy.seed is None else policy.turn_seed(number),
+        seed=request.seed,
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
     )
     reads_calls = request.calls and parser == "hermes"
-    return Turn(
-        session,
-        request,
-        chat,
-        number=number,
-        context=context,
-        prompt=prompt,
-        sampling=sampling,
-        parser=HermesParser() if reads_calls else TextParser(),
-    )
+    return [
+        Turn(
+            session,
+            request,
+            chat,
+            number=(number := session.next_request()),
+            index=index,
+            context=context,
+            prompt=prompt,
+            sampling=replace(sampling, seed=_seed(request, policy, number, index)),
+            parser=HermesParser() if reads_calls else TextParser(),
+        )
+        for index in range(request.n)
+    ]
+
+
+def _seed(request: ChatRequest, policy: SessionSampling, number: int, index: int) -> int | None:
+    """The samples of one request never share a seed."""
+    if policy.seed is not None:
+        return policy.turn_seed(number)
+    if request.seed is None or index == 0:
+        return request.seed
+    return derived_seed(request.seed, f"sample/{index}")
 
 
 def _refuse_cuts(request: ChatRequest) -> None:

@@ -1,9 +1,11 @@
 """Engines that die during a run come back at the current version, and no episode pays for it."""
 
 import os
+import re
 import signal
 import sqlite3
 import time
+import urllib.request
 
 import pytest
 
@@ -19,6 +21,22 @@ def engines(run: Run) -> dict[int, int]:
     return {int(line[line.index("--index") + 1]): pid for pid, line in words.items()}
 
 
+def kill_in_mid_turn(run: Run, index: int) -> None:
+    """SIGKILL the server while it is at work: one that idles would be missed by nobody."""
+    pid = engines(run)[index]
+    words = descendants(run.process.pid)[pid].split()
+    url = f"http://127.0.0.1:{words[words.index('--port') + 1]}/metrics"
+    end = time.monotonic() + 60
+    while True:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found = re.search(r"^arl_engine_running (\d+)$", answer.read().decode(), re.M)
+        assert found
+        if int(found[1]) >= 4:
+            return os.kill(pid, signal.SIGKILL)
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def outcomes(run: Run) -> set[str]:
     with sqlite3.connect(run.folder / "episodes.db") as db:
         return {row[0] for row in db.execute("SELECT DISTINCT outcome FROM trajectories")}
@@ -27,7 +45,7 @@ def outcomes(run: Run) -> set[str]:
 def test_one_of_two_servers_is_killed_and_comes_back(start):
     run = start("--steps=12", "--eval.num_tasks=0", "--engine.num_servers=2")
     run.wait_for_step(1)
-    os.kill(engines(run)[1], signal.SIGKILL)
+    kill_in_mid_turn(run, 1)
     result = run.result()
     assert result["engines"]["restarts"] <= 1  # the run may be over before it is back
     assert result["engines"]["failovers"] >= 1

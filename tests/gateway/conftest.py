@@ -108,13 +108,19 @@ class Stage:
         )
 
     async def post(
-        self, key: str | Session, body: Any = None, *, hang_up_s: float = 60.0, **fields: Any
+        self,
+        key: str | Session,
+        body: Any = None,
+        *,
+        hang_up_s: float = 60.0,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
     ) -> Answer:
         """Send a chat completion; the client hangs up after `hang_up_s`."""
         key = key.key if isinstance(key, Session) else key
         fields = {"model": "tiny", **fields}
         data = json.dumps(fields).encode() if body is None else body
-        headers = {"authorization": f"Bearer {key}"}
+        headers = {"authorization": f"Bearer {key}", **(headers or {})}
         return await self.request("POST", "/v1/chat/completions", data, headers, hang_up_s)
 
     async def request(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import ContextLengthError
 
 
@@ -80,7 +81,8 @@ def test_a_late_turn_is_504_and_aborted(stage, spell, words, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_hangs_up_aborts_its_request(stage, spell, words, stream):
-    scene = stage([words.Say(spell.bytewise("ab" + words.END), delay_s=0.1)])
+    config = GatewayConfig(disconnect_grace_s=0)
+    scene = stage([words.Say(spell.bytewise("ab" + words.END), delay_s=0.1)], config=config)
     session = scene.open()
     asyncio.run(scene.post(session, messages=words.FIRST, stream=stream, hang_up_s=0.03))
     assert scene.engine.journal[0].aborted

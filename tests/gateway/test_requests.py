@@ -19,7 +19,7 @@ def _post(scene, key, **fields):
 
 
 REFUSED = {
-    "n": {"n": 2},
+    "n": {"n": 129},
     "response_format": {"response_format": {"type": "json_object"}},
     "tool_choice": {"tool_choice": "required", "tools": "CALCULATOR"},
     "logit_bias": {"logit_bias": {"5": 1}},

@@ -64,7 +64,7 @@ def test_errors_reach_the_sdk_as_its_own_and_are_asked_once(stage, words):
     async def ask(clients):
         client = clients.for_session(session).with_options(max_retries=5)
         outcomes = []
-        for fields in ({}, {"n": 2}, {"api_key": "sk-arl-1"}, {"closed": True}):
+        for fields in ({}, {"presence_penalty": 1}, {"api_key": "sk-arl-1"}, {"closed": True}):
             if fields.pop("closed", False):
                 scene.gateway.close_session(session)
             asking = client.with_options(api_key=fields.pop("api_key", session.key))

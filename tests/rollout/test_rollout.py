@@ -356,7 +356,7 @@ class Wordy(Asked):
 
 def test_tasks_that_are_too_long_are_dropped_unplayed(play):
     found = play(env=Wordy, max_input_tokens=100)
-    assert set(found.rollout.outcomes) == {"completed", "too_long"}
+    assert set(found.rollout.finished.outcomes) == {"completed", "too_long"}
     long = {name for name, group in found.groups.items() if group[1] == "too_long"}
     assert {"g0", "g3", "g6"} <= long  # a third of all, which is more than may fail
     assert all(int(name[1:]) % 3 == 0 for name in long)
@@ -389,14 +389,14 @@ def test_an_infrastructure_failure_is_played_again(play):
     asked = [e for e in found.engine.journal if e.session_id.startswith("g1-")]
     assert len(asked) == GROUP_SIZE + 1
     assert found.buffer.dropped == {}
-    assert set(found.rollout.outcomes) == {"completed"}
+    assert set(found.rollout.finished.outcomes) == {"completed"}
 
 
 def test_a_lasting_infrastructure_failure_drops_its_whole_group(play):
     found = play(trouble=dying(4), max_retries=1, steps=4)
     assert found.groups["g1"][:2] == ("dropped", "infra_error")
     assert found.buffer.dropped == {"infra_error": 1}
-    assert found.rollout.outcomes["infra_error"] >= 1
+    assert found.rollout.finished.outcomes["infra_error"] >= 1
     assert len(found.trained) == 4 * B
 
 
@@ -412,7 +412,7 @@ def test_one_failed_member_drops_its_group_and_is_no_reward_of_zero(play):
 
     found = play(env=FailsOnce, steps=4)
     assert found.groups["g1"][:2] == ("dropped", "env_error")
-    assert found.rollout.outcomes["env_error"] == 1
+    assert found.rollout.finished.outcomes["env_error"] == 1
     assert "g1" not in found.trained
 
 

@@ -25,7 +25,6 @@ class ContainerArena(Arena):
 
     empty: str = "[] [] []\n"
     cancel_within_s: float = 1.0
-    crowd_patience: float = 3.0
 
     @functools.cached_property
     def api(self) -> Any:

@@ -19,7 +19,7 @@ def test_attack_is_contained(name: str, mode: str, driver: Callable[[str], Drive
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [*ALL_MODES, DOCKER])
 def test_all_attacks_at_once_are_contained(mode: str, driver: Callable[[str], Driver]) -> None:
-    answer = driver(mode).ask(200, op="storm")
+    answer = driver(mode).ask(280, op="storm")
     assert answer["failures"] == {}
     assert answer["attacks"] >= 45
     assert answer["honest"] >= 10

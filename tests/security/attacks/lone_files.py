@@ -158,10 +158,10 @@ print("made")
     result = await case.run(code, collect=["."])
     assert (result.status, result.stdout) == (Status.OK, b"made\n"), described(result)
     before = await box_of(case.sandbox)
-    started = time.monotonic()
+    started = time.perf_counter()
     sandbox = await case.renew()
     assert await sandbox.list_files() == {}
-    assert time.monotonic() - started < 10
+    case.must_be_soon(started, within_s=10)
     assert (await sandbox.run_python("import os; print(os.listdir('.'))")).stdout == b"[]\n"
     trash = Path(before).parent / "trash"
     async with asyncio.timeout(SETTLE_S + 20):

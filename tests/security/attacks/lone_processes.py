@@ -234,14 +234,15 @@ for near in range(max(2, pid - 40), pid + 40):
 async def session_that_stops_itself(case: Case) -> None:
     """Between two cells; the next one is larger than any buffer."""
     session = await case.sandbox.open_session()
-    code = """
+    code = f"""
 import os, signal
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
-signal.setitimer(signal.ITIMER_REAL, 0.05)
+signal.setitimer(signal.ITIMER_REAL, {case.between_cells_s})
 """
-    assert (await session.run(code)).ok
-    await asyncio.sleep(0.3)
-    async with asyncio.timeout(15):
+    first = await session.run(code)
+    assert first.ok, described(first)
+    await asyncio.sleep(2 * case.between_cells_s)
+    async with asyncio.timeout(15 * case.arena.patience):
         result = await session.run("x = '" + "y" * (8 << 20) + "'", timeout_s=0.5)
     assert (result.status, result.state_lost) == (Status.TIMEOUT, True), described(result)
 

@@ -1,0 +1,66 @@
+"""Dialects: the wire formats in which clients ask, all of them for the same kind of turn.
+
+A dialect reads a request of its own into a `ChatRequest` and writes what was sampled for it; how
+turns are prepared, sampled, recorded, retried and refused is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.requests import ChatRequest
+from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.turn import Turn
+
+
+class Writer(ABC):
+    """Writes the reply to one request: either `whole`, or `begin`, `events`…, `end`."""
+
+    @abstractmethod
+    def whole(self) -> bytes:
+        """The body of a reply that is not streamed; all turns are committed."""
+
+    @abstractmethod
+    def begin(self) -> bytes:
+        """The events before anything was sampled."""
+
+    @abstractmethod
+    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+        """What a delta of one of the turns adds; possibly nothing."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """The events that end a stream; all turns are committed."""
+
+
+class Dialect(ABC):
+    """One path of the API."""
+
+    path: ClassVar[str]
+    """After POST."""
+
+    @abstractmethod
+    def read(self, session: Session, body: bytes) -> ChatRequest:
+        """What a request asks for.
+
+        Raises:
+            ApiError: 400, naming what is wrong or not supported.
+        """
+
+    @abstractmethod
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+    ) -> Writer:
+        """Of the reply to `request`: one turn for each of its `n` samples."""
+
+    @abstractmethod
+    def error(self, error: ApiError) -> bytes:
+        """The body of an error reply."""
+
+    @abstractmethod
+    def error_event(self, error: ApiError) -> bytes:
+        """An error after a stream has begun; clients raise it."""

@@ -1,0 +1,107 @@
+"""Chat completions: one JSON object, or server-sent events. One choice for each sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.gateway.dialects import Dialect, Writer
+from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.requests import ChatRequest, parse_request
+from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.turn import Turn, total_usage
+
+_encode = msgspec.json.Encoder().encode
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatDialect(Dialect):
+    """`POST /v1/chat/completions`."""
+
+    path = "/v1/chat/completions"
+
+    def read(self, session: Session, body: bytes) -> ChatRequest:
+        return parse_request(body)
+
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+    ) -> Writer:
+        return ChatWriter(request, turns, model=model)
+
+    def error(self, error: ApiError) -> bytes:
+        return _encode(error.body)
+
+    def error_event(self, error: ApiError) -> bytes:
+        return b"data: " + _encode(error.body) + b"\n\n"
+
+
+class ChatWriter(Writer):
+    """Text is sent as it is sampled, tool calls as their blocks close; log-probs come with the
+    finish, all at once."""
+
+    def __init__(self, request: ChatRequest, turns: Sequence[Turn], *, model: str) -> None:
+        self._request = request
+        self._turns = turns
+        created = int(time.time())
+        self._head = {"id": f"chatcmpl-{turns[0].id}", "created": created, "model": model}
+        self._num_calls = [0] * len(turns)
+
+    def whole(self) -> bytes:
+        choices = [
+            {
+                "index": turn.index,
+                "message": turn.message,
+                "logprobs": turn.logprobs(),
+                "finish_reason": turn.finish_reason,
+            }
+            for turn in self._turns
+        ]
+        head = {**self._head, "object": "chat.completion"}
+        return _encode({**head, "choices": choices, "usage": total_usage(self._turns)})
+
+    def begin(self) -> bytes:
+        opening = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(turn.index, opening) for turn in self._turns)
+
+    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+        return b"".join(self._chunk(turn.index, self._delta(turn, event)) for event in events)
+
+    def end(self) -> bytes:
+        chunks = [
+            self._chunk(turn.index, {}, finish=turn.finish_reason, logprobs=turn.logprobs())
+            for turn in self._turns
+        ]
+        if self._request.include_usage:
+            chunks.append(self._event([], {"usage": total_usage(self._turns)}))
+        return b"".join((*chunks, DONE))
+
+    def _delta(self, turn: Turn, event: Event) -> dict[str, Any]:
+        """What a client appends: a piece of content, or a whole tool call."""
+        if isinstance(event, str):
+            return {"content": event}
+        position = self._num_calls[turn.index]
+        self._num_calls[turn.index] += 1
+        function = {"name": event.name, "arguments": event.arguments}
+        call = {"index": position, "id": turn.call_id(position), "type": "function"}
+        return {"tool_calls": [{**call, "function": function}]}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        *,
+        finish: str | None = None,
+        logprobs: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """One event of one choice."""
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return self._event([choice], {})
+
+    def _event(self, choices: list[Any], more: Mapping[str, Any]) -> bytes:
+        head = {**self._head, "object": "chat.completion.chunk"}
+        return b"data: " + _encode({**head, "choices": choices, **more}) + b"\n\n"

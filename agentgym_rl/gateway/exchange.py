@@ -1,0 +1,241 @@
+"""One request being answered: what was sent so far, to its client and to whoever sends it again.
+
+OpenAI's SDKs send a request again when a connection breaks or takes too long, and mark it
+(`x-stainless-retry-count`). Sampling it again would leave two turns where the agent knows of
+one, so a marked copy joins the answer that is being made, or gets the one that was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.asgi import Receive, Scope, Send, header, reply
+
+from .errors import ApiError, bad_request
+
+NO_RETRIES = "x-arl-no-retries"
+"""A header with which a client says, by "true", that it never sends a request again."""
+_EVENTS = b"text/event-stream"
+_KEPT = 16
+"""Finished answers that a session keeps for retries; agents ask few things at once."""
+_KEPT_BYTES = 256_000
+
+
+class ClientGone(ConnectionError):
+    """Nobody waits for the reply any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What identifies a request: the same one sent again is the same in all of it."""
+
+    digest: bytes
+    is_retry: bool
+    idempotency_key: str
+    may_come_again: bool
+    """Whether its client sends again what got no answer."""
+
+    @classmethod
+    def of(cls, scope: Scope, path: str, body: bytes) -> Asked:
+        """Of a request whose body has been read."""
+        digest = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=16).digest()
+        retries = header(scope, b"x-stainless-retry-count")
+        marked = retries.isdecimal() and int(retries) > 0
+        again = header(scope, NO_RETRIES.encode()) != "true"
+        return cls(digest, marked, header(scope, b"idempotency-key"), may_come_again=again)
+
+
+class Exchange:
+    """An answer in the making. Its first client is written to directly; others follow.
+
+    `delivered` calls those of `on_delivery` once a client that was still there got the whole.
+    """
+
+    def __init__(self, asked: Asked, send: Send) -> None:
+        self.asked = asked
+        self.started = False
+        self.num_followers = 0
+        self.on_delivery: list[Callable[[], None]] = []
+        self.size_bytes = 0
+        self.ended_well = False
+        self._send: Send | None = send
+        self._sent: list[MutableMapping[str, Any]] = []
+        self._over = False
+        self._news = asyncio.Event()
+        self._company = asyncio.Event()
+        """A follower came or went."""
+
+    @property
+    def num_sent(self) -> int:
+        """Messages sent so far; grows while something happens."""
+        return len(self._sent)
+
+    async def whole(self, body: bytes) -> None:
+        """Answer with a body of JSON, and end well."""
+        self.ended_well = True
+        await reply(self._put, 200, body)
+
+    async def events(self, data: bytes, *, last: bool = False) -> None:
+        """Send events; the stream begins with the first, until then errors keep their status."""
+        if not self.started:
+            headers = [(b"content-type", _EVENTS), (b"cache-control", b"no-cache")]
+            await self._put({"type": "http.response.start", "status": 200, "headers": headers})
+        self.ended_well = last
+        await self._put({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def fail(self, error: ApiError, *, body: bytes, event: bytes) -> None:
+        """End with an error: as `body` with a status of its own, or as `event` of a stream that
+        has begun."""
+        if self._over:
+            return
+        if self.started:
+            await self._put({"type": "http.response.body", "body": event, "more_body": False})
+        else:
+            await reply(self._put, error.status, body, headers=error.headers)
+
+    def close(self) -> None:
+        """No more will be sent: followers of an answer that was not finished are let go."""
+        self._over = True
+        self._send = None
+        self._news.set()
+        if not self.ended_well:
+            self._sent.clear()
+
+    async def outlive(self, receive: Receive, *, grace_s: float) -> None:
+        """Return never: wait until nobody has followed for `grace_s` after the client hung up.
+
+        Raises:
+            ClientGone: then.
+        """
+        await hang_up(receive)
+        self._send = None
+        while True:
+            self._company.clear()
+            if self.num_followers:
+                await self._company.wait()  # ends with them: each has a deadline
+                continue
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._company.wait()
+            except TimeoutError:
+                raise ClientGone("the client hung up before its reply was complete") from None
+
+    async def follow(self, receive: Receive, send: Send, *, timeout_s: float) -> None:
+        """Send another client what the first one was sent, and what is still to come.
+
+        Raises:
+            ClientGone: this client hung up, or the answer was given up.
+            TimeoutError: the answer did not end within `timeout_s`.
+        """
+        self.num_followers += 1
+        self._company.set()
+        try:
+            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(_raise_when_gone(receive), name="client")
+                await self._replay(send)
+                watcher.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self.num_followers -= 1
+            self._company.set()
+        self._delivered()
+
+    async def _replay(self, send: Send) -> None:
+        count = 0
+        while True:
+            for message in self._sent[count:]:
+                await send(message)
+                count += 1
+                if _is_last(message):
+                    return
+            if self._over:
+                raise ClientGone("the answer was given up")
+            if count == len(self._sent):
+                self._news.clear()
+                await self._news.wait()  # the caller has the deadline
+
+    async def _put(self, message: MutableMapping[str, Any]) -> None:
+        self._sent.append(message)
+        self.started = True
+        self._over = _is_last(message)
+        self.size_bytes += len(message.get("body", b""))
+        self._news.set()
+        if self._send is not None:
+            await self._send(message)
+            if self._over and self._send is not None:
+                self._delivered()
+
+    def _delivered(self) -> None:
+        if self.ended_well:
+            for tell in self.on_delivery:
+                tell()
+            self.on_delivery.clear()
+
+
+class Exchanges:
+    """The answers of one session: those being made, and the last ones that were."""
+
+    def __init__(self) -> None:
+        self._open: set[Exchange] = set()
+        self._kept: OrderedDict[Exchange, None] = OrderedDict()
+
+    @property
+    def num_open(self) -> int:
+        """Answers being made."""
+        return len(self._open)
+
+    def open(self, asked: Asked, send: Send) -> Exchange:
+        """A new answer."""
+        exchange = Exchange(asked, send)
+        self._open.add(exchange)
+        return exchange
+
+    def close(self, exchange: Exchange) -> None:
+        """The answer is over; one that ended well is kept for a while."""
+        exchange.close()
+        self._open.discard(exchange)
+        if not exchange.ended_well:
+            return
+        self._kept[exchange] = None
+        size_bytes = sum(kept.size_bytes for kept in self._kept)
+        while len(self._kept) > _KEPT or (size_bytes > _KEPT_BYTES and len(self._kept) > 1):
+            oldest, _ = self._kept.popitem(last=False)
+            size_bytes -= oldest.size_bytes
+
+    def earlier(self, asked: Asked) -> Exchange | None:
+        """The answer that a request sent again belongs to; None for a request of its own.
+
+        Raises:
+            ApiError: 400, an idempotency key came with two different requests.
+        """
+        if not (asked.is_retry or asked.idempotency_key):
+            return None
+        for exchange in (*self._open, *reversed(self._kept)):
+            if asked.idempotency_key and asked.idempotency_key == exchange.asked.idempotency_key:
+                if asked.digest != exchange.asked.digest:
+                    raise bad_request("This idempotency-key came with another request before.")
+                return exchange
+            if asked.is_retry and asked.digest == exchange.asked.digest:
+                return exchange
+        return None
+
+
+def _is_last(message: MutableMapping[str, Any]) -> bool:
+    return message["type"] == "http.response.body" and not message.get("more_body")
+
+
+async def hang_up(receive: Receive) -> None:
+    """Return when the client hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _raise_when_gone(receive: Receive) -> None:
+    await hang_up(receive)
+    raise ClientGone("the client hung up before its reply was complete")

@@ -1,0 +1,103 @@
+"""`arl serve`: a run whose episodes other programs play, against this run's gateway.
+
+engines and trainer start ─► serve.json ─► sessions, rewards ║ training ─► checkpoint, export
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import secrets
+
+from .config import Config
+from .errors import ConfigError
+from .groups import FinishedGroups
+from .inspect.progress import Progress
+from .model import resolve_paths
+from .online.app import PREFIX, AdminApp
+from .online.desk import Desk
+from .pace import measuring
+from .stack import check_policy, check_port, policy_gateway
+from .training import Played, TrainingRun, TrainResult, training
+
+TOLD = "serve.json"
+"""File of the run's folder that says where and with which key sessions are opened."""
+
+
+async def serve(config: Config, progress: Progress) -> TrainResult:
+    """Train on the episodes of other programs; returns after `config.steps` batches."""
+    config = resolve_paths(config)
+    admin_key(config)
+    check_policy(config)
+    check_port(config)
+    async with training(_ServedRun, config, progress) as run:
+        return await run.run()
+
+
+def admin_key(config: Config) -> str:
+    """The key that opens sessions.
+
+    Raises:
+        ConfigError: the gateway can be reached from elsewhere, and no key is set.
+    """
+    name = config.serve.admin_key_env
+    key = os.environ.get(name, "").strip()
+    if key:
+        return key
+    if not _is_loopback(config.gateway.host):
+        raise ConfigError(
+            f"gateway.host {config.gateway.host!r} can be reached from other machines, and the "
+            f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
+            "whoever knows it can open sessions; or serve on 127.0.0.1"
+        )
+    return f"admin-arl-{secrets.token_hex(16)}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _ServedRun(TrainingRun):
+    @property
+    def title(self) -> str:
+        return "episodes of other programs"
+
+    async def play(self) -> Played:
+        finished = FinishedGroups(
+            self.config.rollout,
+            buffer=self.controller.buffer,
+            episodes=self.episodes,
+            controller=self.controller,
+        )
+        key = admin_key(self.config)
+        async with policy_gateway(self.config, self.fleet) as gateway:
+            desk = Desk(self.config, gateway, self.controller.buffer, finished)
+            app = AdminApp(gateway.app, desk, admin_key=key)
+            gateway.app = app
+            await self.wait_trainer()
+            async with (
+                gateway.serve() as base_url,
+                measuring() as meter,
+                asyncio.TaskGroup() as own,
+            ):
+                app.base_url = base_url
+                self._tell(base_url, key)
+                watching = own.create_task(desk.run(), name="desk")
+                await self.wait_trained()
+                watching.cancel()
+                pace = meter.read(episodes=sum(finished.outcomes.values()))
+        return Played(finished, pace)
+
+    def _tell(self, base_url: str, key: str) -> None:
+        admin_url = base_url.removesuffix("/v1") + PREFIX.rstrip("/")
+        told = {"base_url": base_url, "admin_url": admin_url, "admin_key": key}
+        file = self.run_dir / TOLD
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(json.dumps(told, indent=2) + "\n")
+        self.progress.phase(f"serving on {base_url}; sessions: {admin_url}, key in {file}")

@@ -1,0 +1,67 @@
+"""Our gateway in a process of its own, before one engine.
+
+    python -m benchmarks.gateway_loops.ours ENGINE_URL MAX_TOKENS
+
+Prints its URL; then, for each number read from standard input, opens so many sessions and prints
+their keys, closing those of the time before, and says what it has used: CPU seconds, memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.router import Router
+from agentgym_rl.gateway.server import Gateway
+from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.model import BUNDLED
+
+_CONTEXT = 1 << 17
+
+
+async def main(engine_url: str, max_tokens: int) -> None:
+    """Serve until standard input ends."""
+    router = Router(interrupt="keep", wait_s=10.0)
+    engine = HttpEngine(engine_url)
+    router.add("engine", engine, version=0)
+    gateway = Gateway(
+        router,
+        ChatFormat.load(BUNDLED),
+        config=GatewayConfig(),
+        model_name="m",
+        max_model_len=_CONTEXT,
+    )
+    sampling = SessionSampling(max_tokens=max_tokens, temperature=1.0)
+    async with gateway.serve() as url:
+        print(json.dumps({"url": url}), flush=True)
+        sessions: list[Session] = []
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            records = [gateway.close_session(session) for session in sessions]
+            errors = sorted({record.infra_error for record in records} - {""})
+            sessions = [
+                gateway.open_session(sampling=sampling, session_id=f"s{number}")
+                for number in range(int(line))
+            ]
+            answer: dict[str, Any] = {"keys": [session.key for session in sessions]}
+            answer |= {"errors": errors, "rows": sum(len(record.rows) for record in records)}
+            del records
+            print(json.dumps(answer | _used()), flush=True)
+    await engine.close()
+
+
+def _used() -> dict[str, float]:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    rss_mb = pages * resource.getpagesize() / 2**20
+    return {"cpu_s": time.process_time(), "rss_mb": round(rss_mb, 1)}
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

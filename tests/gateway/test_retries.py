@@ -1,0 +1,167 @@
+"""Requests sent again, clients that leave, replies nobody got, and too many at once."""
+
+import asyncio
+
+import pytest
+
+from agentgym_rl.config import GatewayConfig
+
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+def _rows(scene, session):
+    return scene.gateway.close_session(session)
+
+
+@pytest.fixture
+def slow(stage, spell, words):
+    """A gateway whose every reply takes 0.15 s."""
+    say = words.Say(spell.bytewise("ab" + words.END), delay_s=0.05)
+    return stage(lambda _: say, config=GatewayConfig(disconnect_grace_s=0.3))
+
+
+def test_a_request_sent_again_joins_the_reply_being_made(slow, words):
+    session = slow.open()
+
+    async def ask_twice():
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(slow.post(session, messages=words.FIRST, hang_up_s=0.03))
+            await asyncio.sleep(0.06)
+            again = tasks.create_task(slow.post(session, messages=words.FIRST, headers=RETRY))
+        return first.result(), again.result()
+
+    _, again = asyncio.run(ask_twice())
+    assert again.message["content"] == "ab"
+    assert len(slow.engine.journal) == 1
+    record = _rows(slow, session)
+    words.check_exact(record.rows, slow.engine.journal)
+    assert record.counters["joined_retries"] == 1
+    assert record.counters["lost_replies"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_sent_again_gets_the_reply_that_was_made(slow, words, stream):
+    session = slow.open()
+    fields = {"messages": words.FIRST, "stream": stream}
+    first = asyncio.run(slow.post(session, **fields))
+    again = asyncio.run(slow.post(session, headers=RETRY, **fields))
+    assert again.data == first.data
+    assert again.headers == first.headers
+    assert len(slow.engine.journal) == 1
+
+
+def test_the_same_messages_unmarked_are_another_sample(slow, words):
+    session = slow.open()
+    for _ in range(2):
+        asyncio.run(slow.post(session, messages=words.FIRST))
+    assert len(slow.engine.journal) == 2
+    assert _rows(slow, session).counters["forks_sibling"] == 1
+
+
+def test_a_marked_request_that_is_not_the_same_is_sampled(slow, words):
+    session = slow.open()
+    asyncio.run(slow.post(session, messages=words.FIRST))
+    asyncio.run(slow.post(session, messages=words.FIRST, temperature=0.5, headers=RETRY))
+    assert len(slow.engine.journal) == 2
+
+
+def test_a_retry_never_gets_the_reply_of_another_session(slow, words):
+    asyncio.run(slow.post(slow.open(), messages=words.FIRST))
+    asyncio.run(slow.post(slow.open(), messages=words.FIRST, headers=RETRY))
+    assert len(slow.engine.journal) == 2
+
+
+def test_a_failed_reply_is_asked_for_anew(stage, spell, words):
+    good = spell.bytewise("ab" + words.END)
+    scene = stage([words.Say(good, fail_after=1), good])
+    session = scene.open()
+    statuses = [
+        asyncio.run(scene.post(session, messages=words.FIRST, headers=headers)).status
+        for headers in ({}, RETRY)
+    ]
+    assert statuses == [503, 200]
+
+
+def test_an_idempotency_key_names_one_request(slow, words):
+    session, headers = slow.open(), {"idempotency-key": "k1"}
+    first = asyncio.run(slow.post(session, messages=words.FIRST, headers=headers))
+    again = asyncio.run(slow.post(session, messages=words.FIRST, headers=headers))
+    other = asyncio.run(slow.post(session, messages=words.FIRST, seed=1, headers=headers))
+    assert again.data == first.data
+    assert other.status == 400
+    assert "idempotency-key" in other.error["message"]
+
+
+def test_a_client_that_does_not_come_back_costs_no_more_than_the_grace(stage, spell, words):
+    say = words.Say(spell.bytewise("a" * 50 + words.END), delay_s=0.05)
+    scene = stage([say], config=GatewayConfig(disconnect_grace_s=0.1))
+    session = scene.open()
+    asyncio.run(scene.post(session, messages=words.FIRST, hang_up_s=0.01))
+    assert scene.engine.journal[0].aborted
+    assert _rows(scene, session).counters["undelivered_turns"] == 1
+
+
+def test_a_client_that_never_asks_again_is_not_waited_for(slow, words):
+    session, headers = slow.open(), {"x-arl-no-retries": "true"}
+    asyncio.run(slow.post(session, messages=words.FIRST, headers=headers, hang_up_s=0.01))
+    assert slow.engine.journal[0].aborted
+
+
+def test_a_reply_that_nobody_got_does_not_train(slow, words):
+    session = slow.open()
+    asyncio.run(slow.post(session, messages=words.FIRST, hang_up_s=0.03))
+    kept = asyncio.run(slow.post(session, messages=words.FIRST)).message
+    assert kept["content"] == "ab"
+    record = _rows(slow, session)
+    words.check_exact(record.rows, slow.engine.journal[1:])
+    assert (record.counters["lost_replies"], record.num_turns) == (1, 2)
+
+
+def test_too_many_at_once_are_told_to_ask_again(stage, spell, words):
+    say = words.Say(spell.bytewise("ab" + words.END), delay_s=0.05)
+    scene = stage(lambda _: say, config=GatewayConfig(max_session_requests=2))
+    session, other = scene.open(), scene.open()
+
+    async def ask():
+        async with asyncio.TaskGroup() as tasks:
+            asked = [
+                tasks.create_task(scene.post(who, messages=words.FIRST, temperature=number / 9))
+                for number, who in enumerate([session] * 3 + [other])
+            ]
+        return [task.result() for task in asked]
+
+    answers = asyncio.run(ask())
+    assert sorted(answer.status for answer in answers) == [200, 200, 200, 429]
+    refused = next(answer for answer in answers if answer.status == 429)
+    assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
+    assert "max_session_requests" in refused.error["message"]
+    assert session.infra_error == ""
+
+
+def test_a_session_has_a_last_turn(stage, spell, words):
+    scene = stage(
+        lambda _: spell.bytewise("ab" + words.END), config=GatewayConfig(max_session_turns=2)
+    )
+    session = scene.open()
+    answers = [asyncio.run(scene.post(session, messages=words.FIRST)) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 403]
+    assert answers[2].headers["x-should-retry"] == "false"
+
+
+def test_a_stream_with_nothing_to_say_says_that_it_is_there(stage, spell, words):
+    say = words.Say(spell.bytewise("ab" + words.END), delay_s=0.1)
+    scene = stage([say], config=GatewayConfig(keep_alive_s=0.03))
+    answer = asyncio.run(scene.post(scene.open(), messages=words.FIRST, stream=True))
+    assert answer.data.startswith(b": still sampling\n: still sampling\n")
+    assert b"\n\n: " in answer.data
+    assert answer.data.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_key_in_the_path_opens_its_session(slow, words):
+    session = slow.open()
+    body = b'{"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}'
+    path = f"/s/{session.key}/v1/chat/completions"
+    assert asyncio.run(slow.request("POST", path, body)).status == 200
+    assert asyncio.run(slow.request("POST", path[:-1], body)).status == 404
+    wrong = path.replace(session.key, session.key + "0")
+    assert asyncio.run(slow.request("POST", wrong, body)).status == 401
