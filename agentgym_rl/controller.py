@@ -112,6 +112,10 @@ class Controller:
         """The policy version on every engine."""
         return self.buffer.version
 
+    def count_sampled(self, num_tokens: int) -> None:
+        """So many tokens of an episode were sampled."""
+        self.generated_tokens += num_tokens
+
     def close(self) -> None:
         """Ranks that ask for a batch from now on are told that the run is ending."""
         self._closing = True

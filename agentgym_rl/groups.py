@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from .buffer import Buffer, Group
 from .config import RolloutConfig
-from .controller import Controller
 from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .loading import import_object
@@ -49,14 +48,15 @@ class FinishedGroups:
         *,
         buffer: Buffer,
         episodes: EpisodeLog,
-        controller: Controller,
+        on_sampled: Callable[[int], None] = lambda count: None,
     ) -> None:
+        """`on_sampled` is told how many tokens of each episode were sampled."""
         self.outcomes: Counter[str] = Counter()
         """Episodes by outcome."""
         self._config = config
         self._buffer = buffer
         self._episodes = episodes
-        self._controller = controller
+        self._on_sampled = on_sampled
         self._should_accept = accept_filter(config.should_accept)
         self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
         self._rejected_in_a_row = 0
@@ -92,8 +92,8 @@ class FinishedGroups:
             TooManyErrors: more than a fifth of the last 64 episodes failed.
         """
         self.outcomes[trajectory.outcome.value] += 1
-        self._controller.generated_tokens += sum(
-            int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows
+        self._on_sampled(
+            sum(int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows)
         )
         self._recent.append(trajectory)
         if not trajectory.outcome.failed:

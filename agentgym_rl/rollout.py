@@ -35,7 +35,10 @@ class Rollout:
         controller: Controller,
     ) -> None:
         self.finished = FinishedGroups(
-            config.rollout, buffer=buffer, episodes=episodes, controller=controller
+            config.rollout,
+            buffer=buffer,
+            episodes=episodes,
+            on_sampled=controller.count_sampled,
         )
         self._config = config.rollout
         self._seed = config.seed

@@ -15,17 +15,18 @@ MARK = "config.toml"
 TASKS = "tasks.json"
 
 
-def create_run_dir(config: Config) -> tuple[Path, Path]:
+def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
     """Create the run's folder; returns it and its configuration file.
 
-    Without `config.run` the name is runs/<env>-<agent>-<utc time>, made unique. A folder is
-    claimed by creating `config.toml` in it, so that two runs never share one.
+    Without `config.run` the name is runs/<env>-<agent>-<utc time>, or runs/<kind>-<utc time>
+    where a kind is given; made unique. A folder is claimed by creating `config.toml` in it, so
+    that two runs never share one.
 
     Raises:
         ConfigError: `config.run` holds a run already, or cannot be written.
     """
     text = dump_toml(config)
-    for folder in _candidates(config):
+    for folder in _candidates(config, kind):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / MARK).open("x", encoding="utf-8") as file:
@@ -85,10 +86,11 @@ def file_name(id: str) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in id).strip("-") or "run"
 
 
-def _candidates(config: Config) -> list[Path]:
+def _candidates(config: Config, kind: str) -> list[Path]:
     if config.run:
         return [Path(config.run).resolve()]
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    name = f"{file_name(config.env.id)}-{file_name(config.agent.id)}-{stamp}"
+    kind = kind or f"{file_name(config.env.id)}-{file_name(config.agent.id)}"
+    name = f"{kind}-{stamp}"
     folder = Path("runs").resolve()
     return [folder / name, *(folder / f"{name}-{n}" for n in range(2, 100))]

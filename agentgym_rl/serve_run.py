@@ -63,6 +63,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class _ServedRun(TrainingRun):
+    folder = "serve"
+
     @property
     def title(self) -> str:
         return "episodes of other programs"
@@ -72,7 +74,7 @@ class _ServedRun(TrainingRun):
             self.config.rollout,
             buffer=self.controller.buffer,
             episodes=self.episodes,
-            controller=self.controller,
+            on_sampled=self.controller.count_sampled,
         )
         key = admin_key(self.config)
         async with policy_gateway(self.config, self.fleet) as gateway:

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
@@ -87,7 +88,7 @@ async def training(
     kind: type[TrainingRun], config: Config, progress: Progress
 ) -> AsyncIterator[TrainingRun]:
     """A run of this kind in a folder of its own, ready to be `run`; it ends with the context."""
-    run_dir, config_file = create_run_dir(config)
+    run_dir, config_file = create_run_dir(config, kind=kind.folder)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(release_if_unused, run_dir)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
@@ -138,6 +139,9 @@ def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder
 @dataclass
 class TrainingRun(ABC):
     """Everything that runs; `run` is all of it, from start to end."""
+
+    folder: ClassVar[str] = ""
+    """What the run's folder is called by; empty: by environment and agent."""
 
     config: Config
     run_dir: Path

@@ -92,7 +92,7 @@ class AdminApp:
 
     def _open(self, body: Mapping[str, Any]) -> dict[str, Any]:
         _known(body, "task", "data", "temperature")
-        task, data, temperature = body.get("task"), body.get("data") or {}, body.get("temperature")
+        task, data, temperature = body.get("task"), body.get("data", {}), body.get("temperature")
         if not isinstance(task, str | None) or task == "":
             raise Refused(f"task: got {task!r}, expected a text, the same for a whole group")
         if not isinstance(data, dict):
