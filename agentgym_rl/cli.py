@@ -170,9 +170,12 @@ def _eval(args: Namespace) -> int:
 
 def _compare(args: Namespace) -> int:
     """The table of evaluations that are there already."""
-    given = {"--run": args.run, "--checkpoint": args.checkpoint, "--out": args.out}
-    given |= {"--model": args.model, "--config": args.config, "a key": args.overrides}
-    if clash := [name for name, value in given.items() if value]:
+    given = {name: value for name, value in vars(args).items() if value not in (None, {})}
+    clash = [
+        "keys of the configuration" if name == "overrides" else f"--{name}"
+        for name in sorted(given.keys() - {"command", "json", "compare"})
+    ]
+    if clash:
         raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
     from .eval_compare import compare_folders
     from .inspect.eval_text import print_table

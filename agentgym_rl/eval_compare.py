@@ -46,9 +46,12 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
     """
     found = [(folder, *read_folder(folder)) for folder in folders]
     first = found[0][1]
-    one_agent = all(config.agent == first.agent for _, config, _, _ in found)
+    names = [
+        model if config.agent == first.agent else f"{model} ({config.agent.id})"
+        for _, config, model, _ in found
+    ]
     evaluated: list[Evaluated] = []
-    for folder, config, model, episodes in found:
+    for name, (folder, config, _, episodes) in zip(names, found, strict=True):
         if different := differences(_tasks_of(first), _tasks_of(config)):
             raise ConfigError(
                 f"--compare {folder}: other tasks than those of {folders[0]}: "
@@ -59,7 +62,7 @@ def compare_folders(folders: Sequence[Path]) -> dict[str, Any]:
         seconds = sum(episode.metrics.get("duration_s", 0.0) for episode in episodes)
         result = summarize(episodes, config.eval, duration_s=seconds, resumed=len(episodes))
         report = asdict(result) | {
-            "model": model if one_agent else f"{model} ({config.agent.id})",
+            "model": name if names.count(name) == 1 else f"{name} in {folder}",
             "out": str(folder),
             "finished": (folder / RESULT).exists(),
         }

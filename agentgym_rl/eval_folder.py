@@ -17,9 +17,11 @@ from typing import Any
 
 import tomli_w
 
-from .config import Config, dump_toml, load_config
+from .asked import Asked
+from .config import Config, EndpointConfig, dump_toml, load_config
 from .episode_log import EpisodeLog, EpisodeReader
 from .errors import ConfigError
+from .model import resolve_paths
 from .run_dir import MARK
 from .trajectory import Trajectory
 
@@ -55,8 +57,8 @@ class EvalFolder:
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, config: Config, *, model: str) -> Iterator[EvalFolder]:
-    """The folder `path` for an evaluation of `model`: a new one, or one that goes on.
+def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
+    """The folder `path` for an evaluation: a new one, or one that goes on.
 
     Raises:
         ConfigError: it belongs to something else, to an evaluation with another configuration, or
@@ -72,11 +74,11 @@ def open_folder(path: Path, config: Config, *, model: str) -> Iterator[EvalFolde
             lock = stack.enter_context((path / "lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (path / MARK).exists():
-                _check_same(path, config, model)
+                _check_same(path, asked)
             else:
-                (path / MODEL).write_text(json.dumps({"model": model}) + "\n", encoding="utf-8")
+                (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
-                part.write_text(dump_toml(config), encoding="utf-8")
+                part.write_text(dump_toml(_resolved(asked.config)), encoding="utf-8")
                 part.replace(path / MARK)
         except BlockingIOError as error:
             raise ConfigError(f"--out {path}: another `arl eval` is at work there") from error
@@ -93,21 +95,22 @@ def read_folder(path: Path) -> tuple[Config, str, list[Trajectory]]:
     Raises:
         ConfigError: there is none.
     """
-    model = evaluated_model(path)
+    model = _read_identity(path)["model"]
     config = load_config(path / MARK)
     with contextlib.closing(EpisodeReader(path / EPISODES)) as reader:
         names = reader.episode_ids(untrained=True)
         return config, model, [reader.trajectory(name) for name in names]
 
 
-def evaluated_model(path: Path) -> str:
-    """The model that the evaluation in `path` is of.
+def _identity(asked: Asked) -> dict[str, str]:
+    """What is evaluated; of an own model its folder is in the configuration."""
+    return {"model": asked.model, "checkpoint": str(asked.checkpoint or "")}
 
-    Raises:
-        ConfigError: there is no evaluation.
-    """
+
+def _read_identity(path: Path) -> dict[str, str]:
     try:
-        return json.loads((path / MODEL).read_text(encoding="utf-8"))["model"]
+        found = json.loads((path / MODEL).read_text(encoding="utf-8"))
+        return {key: str(found[key]) for key in ("model", "checkpoint")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} holds no evaluation ({MODEL}: {error}); `arl eval --out {path}` makes one"
@@ -123,16 +126,22 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _check_same(path: Path, config: Config, model: str) -> None:
+def _resolved(config: Config) -> Config:
+    """The same, from whatever folder the command is given."""
+    return config if isinstance(config.engine, EndpointConfig) else resolve_paths(config)
+
+
+def _check_same(path: Path, asked: Asked) -> None:
     if (path / "checkpoints").exists() or not (path / MODEL).exists():
         raise ConfigError(
             f"--out {path} is the folder of a training run; an evaluation needs one of its own "
             f"(--run {path} evaluates what the run came to)"
         )
     kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
-    different = differences(kept, tomllib.loads(dump_toml(config)))
-    if (said := evaluated_model(path)) != model:
-        different.insert(0, f"the model is {model}, not {said}")
+    different = differences(kept, tomllib.loads(dump_toml(_resolved(asked.config))))
+    is_now, was = _identity(asked)["checkpoint"], _read_identity(path)["checkpoint"]
+    if is_now != was:
+        different.insert(0, f"the checkpoint is {is_now or 'none'}, not {was or 'none'}")
     if different:
         raise ConfigError(
             f"--out {path} holds an evaluation with another configuration: "

@@ -21,7 +21,7 @@ from .eval_result import EvalResult, summarize
 from .evaluate import evaluate, planned
 from .fleet import Fleet
 from .inspect.progress import Progress
-from .model import model_folder, resolve_paths
+from .model import model_folder
 from .pace import Meter, Pace, measuring
 from .run_dir import file_name
 from .stack import check, serving_policy, task_source
@@ -40,7 +40,12 @@ async def evaluate_all(
     """
     for each in asked:
         await _check(each)
-    return [await _evaluate(one, progress, folder) for one, folder in _places(asked, out)]
+    found: list[Evaluated] = []
+    for number, (one, folder) in enumerate(_places(asked, out), start=1):
+        if len(asked) > 1:
+            progress.phase(f"model {number} of {len(asked)}: {one.model}")
+        found.append(await _evaluate(one, progress, folder))
+    return found
 
 
 async def evaluate_model(
@@ -87,7 +92,7 @@ async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evalu
         folder: EvalFolder | None = None
         before: Mapping[str, Any] = {}
         if out is not None:
-            folder = stack.enter_context(open_folder(out, _kept(asked), model=asked.model))
+            folder = stack.enter_context(open_folder(out, asked))
             before = folder.finished()
         result, pace = await _missing(asked, progress, folder, before)
         report = _report(asked, result, pace)
@@ -95,12 +100,6 @@ async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evalu
             report["out"] = str(folder.path)
             folder.write_result(report)
         return Evaluated(report, result.rewards)
-
-
-def _kept(asked: Asked) -> Config:
-    """The configuration as an evaluation's folder has it."""
-    config = asked.config
-    return config if isinstance(config.engine, EndpointConfig) else resolve_paths(config)
 
 
 async def _missing(

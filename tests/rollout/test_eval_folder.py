@@ -14,6 +14,7 @@ from someones_eval import QUICK, evaluate
 from someones_model import SomeonesModel, gold, nonsense, refusing
 
 from agentgym_rl.asgi import serving
+from agentgym_rl.asked import Asked
 from agentgym_rl.config import load_config
 from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.eval_folder import open_folder
@@ -76,7 +77,7 @@ def test_what_is_whole_asks_nobody(tmp_path, port):
     [
         ({"eval.seed": 1}, "eval.seed is 1, not 0"),
         ({"eval.num_tasks": 5}, "eval.num_tasks is 5, not 4"),
-        ({"model.path": "another"}, "the model is another, not someones/model; model.path is"),
+        ({"model.path": "another"}, 'model.path is "another", not "someones/model"'),
         ({"agent.id": "single_turn"}, 'agent.id is "single_turn", not "react"'),
         ({"env.options": {"level": 2}}, r"env.options.level is 2, not unset"),
     ],
@@ -96,11 +97,22 @@ def test_how_it_is_played_may_change(tmp_path, port):
 
 
 def test_a_folder_is_written_by_one_alone(tmp_path):
-    config = load_config(overrides=QUICK)
+    asked = Asked(load_config(overrides=QUICK))
     with (
-        open_folder(tmp_path, config, model="m"),
+        open_folder(tmp_path, asked),
         pytest.raises(ConfigError, match="another `arl eval` is at work there"),
-        open_folder(tmp_path, config, model="m"),
+        open_folder(tmp_path, asked),
+    ):
+        pass
+
+
+def test_a_checkpoint_is_another_model(tmp_path):
+    config = load_config()
+    with open_folder(tmp_path, Asked(config, Path("/run/checkpoints/step-1"))):
+        pass
+    with (
+        pytest.raises(ConfigError, match="the checkpoint is /run/checkpoints/step-2, not /run/ch"),
+        open_folder(tmp_path, Asked(config, Path("/run/checkpoints/step-2"))),
     ):
         pass
 
