@@ -57,7 +57,7 @@ test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
 	    ARL_OPENENV_PYTHON=$(abspath $(VENV_OPENENV))/bin/python \
 	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV_VERIFIERS))/bin/python \
 	    ARL_LITELLM_PYTHON=$(abspath $(VENV_LITELLM))/bin/python \
-	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm \
+	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm_engine \
 	    $(PYTEST_ARGS)
 
 # They may not skip. The daemon that was started for them ends with them.

@@ -103,7 +103,10 @@ def test_the_table_as_typed(tmp_path, capsys):
         (["--model=a", "--model=a"], "--model a is there twice"),
         (["--model=a", "--model=b", "--checkpoint=c"], "make it one of them, --model c"),
         (["--compare", "x", "--model=a"], "--compare plays nothing: leave out --model"),
-        (["--compare", "x", "--seed=3", "--eval.seed=1"], "leave out keys of the configuration, --seed"),
+        (
+            ["--compare", "x", "--seed=3", "--eval.seed=1"],
+            "leave out keys of the configuration, --seed",
+        ),
         (["--compare", "x"], "holds no evaluation"),
         (["--model=openai:a", "--model=embedded:b", "--engine.nope=1"], "unknown key engine.nope"),
     ],

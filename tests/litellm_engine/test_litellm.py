@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from someones_claude import SomeonesClaude
+from someones_model import KEY, gold
 
 from agentgym_rl.asgi import serving
 from agentgym_rl.config import load_config
@@ -21,10 +23,6 @@ from agentgym_rl.errors import ConfigError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(ROOT / "tests" / "rollout")]
-from someones_claude import SomeonesClaude  # noqa: E402
-from someones_model import KEY, gold  # noqa: E402
-
 INSTALLED = importlib.util.find_spec("litellm") is not None
 PYTHON = os.environ.get("ARL_LITELLM_PYTHON") or (sys.executable if INSTALLED else "")
 TREE = os.pathsep.join(str(ROOT / name) for name in ("", "envs", "agents", "sandboxes"))
