@@ -34,6 +34,8 @@ class Admin:
                 if error.code != 429:
                     raise
                 await asyncio.sleep(0.2)
+            except urllib.error.URLError as error:
+                raise SystemExit(f"the run is over, or cannot be reached: {error}") from None
 
 
 async def episode(admin: Admin, task) -> None:

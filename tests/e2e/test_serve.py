@@ -1,0 +1,89 @@
+"""`arl serve` as its users have it: a run in one process, programs that play in others."""
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--rollout.group_size=2", "--rollout.groups_per_batch=1", "--logging.progress=plain")
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start `arl serve`; returns its process and folder once sessions can be opened."""
+    started = []
+
+    def start(*flags):
+        folder = tmp_path / "run"
+        command = [sys.executable, "-m", "agentgym_rl", "serve", "--json", f"--run={folder}"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([*command, *SMALL, *flags], **pipes)
+        started.append(process)
+        end = time.monotonic() + 120
+        while not (folder / "serve.json").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        return process, folder
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def play(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_a_shell_script_with_curl_is_trained_on(serve):
+    process, folder = serve("--steps=2")
+    assert stat.S_IMODE(os.stat(folder / "serve.json").st_mode) == 0o600
+    for _ in range(2):
+        play("bash", ROOT / "examples/online/play.sh", folder)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["steps"], result["outcomes"]) == (2, {"completed": 4})
+    assert (folder / "export/model.safetensors").exists()
+    key = json.loads((folder / "serve.json").read_text())["admin_key"]
+    assert key not in out + err
+    with sqlite3.connect(folder / "episodes.db") as db:
+        assert db.execute("SELECT count(*) FROM trajectories").fetchone() == (4,)
+        assert db.execute("SELECT DISTINCT task_id FROM groups").fetchone() == ("add-17-25",)
+
+
+def test_a_player_of_an_environment_is_trained_on_and_a_run_can_be_interrupted(serve):
+    process, folder = serve("--steps=50")
+    play(sys.executable, ROOT / "examples/online/player.py", folder, "--groups", "3")
+    end = time.monotonic() + 60
+    while len((folder / "metrics.jsonl").read_text().splitlines()) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in err
+
+
+def test_a_host_that_others_reach_needs_a_key(tmp_path):
+    command = [sys.executable, "-m", "agentgym_rl", "serve", f"--run={tmp_path / 'run'}"]
+    environment = {k: v for k, v in os.environ.items() if k != "ARL_ADMIN_KEY"}
+    done = subprocess.run(
+        [*command, "--gateway.host=0.0.0.0"],
+        capture_output=True, text=True, timeout=60, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "ARL_ADMIN_KEY" in done.stderr
+    assert not (tmp_path / "run").exists()
