@@ -35,11 +35,13 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
             f"model.revision {config.model.revision!r} means nothing to {place(engine)}: it is "
             "for models that are loaded here; leave it out, or name the revision in --model"
         )
-    if config.gateway.tool_parser != "hermes":
-        raise ConfigError(
-            f"gateway.tool_parser {config.gateway.tool_parser!r} means nothing with "
-            f"--engine={engine.type}: the endpoint itself reads tool calls; leave it out"
-        )
+    for name, what in (("tool_parser", "tool calls"), ("reasoning_parser", "thoughts")):
+        value = getattr(config.gateway, name)
+        if value != "auto":
+            raise ConfigError(
+                f"gateway.{name} {value!r} means nothing with --engine={engine.type}: the "
+                f"endpoint itself reads {what}; leave it out"
+            )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(
             f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "

@@ -61,8 +61,12 @@ ALLOWED: Mapping[str, str] = {
     ),
     "vllm": "engines.vllm* weights.vllm_native",
     "ray": "cluster.ray",
+    "transformers.utils.chat_parsing": "gateway.parsers.response_template",
 }
 """Which modules may import a heavy package, as patterns below agentgym_rl."""
+
+CHAT_PARSING = "transformers.utils.chat_parsing"
+"""The one part of transformers that does without torch."""
 
 PULLS_TORCH = ("torch", "transformers", "safetensors.torch", "accelerate")
 
@@ -157,6 +161,7 @@ def violations(root: Path) -> list[str]:
 def _problem(module: str, target: str) -> str:
     ours, theirs = module.split("."), target.split(".")
     heavy = "torch" if _under(target, PULLS_TORCH) else theirs[0]
+    heavy = CHAT_PARSING if _under(target, (CHAT_PARSING,)) else heavy
     if heavy in ALLOWED:
         where = ".".join(ours[1:]) if ours[0] == FACADE else "a plugin"
         fits = any(fnmatch(where, pattern) for pattern in ALLOWED[heavy].split())
@@ -239,6 +244,11 @@ PLANTED = {
     "plugin_by_facade": ("envs/arl_envs/math.py", "from agentgym_rl import go", "not one of"),
     "torch": ("agentgym_rl/gateway/app.py", "import torch.nn as nn", "torch only in"),
     "transformers": ("agentgym_rl/run.py", "from transformers import AutoModel", "torch only in"),
+    "chat_parsing": (
+        "agentgym_rl/gateway/app.py",
+        "from transformers.utils.chat_parsing import ResponseParser",
+        "chat_parsing only in",
+    ),
     "safetensors": (
         "agentgym_rl/weights/folder.py",
         "from safetensors import torch",

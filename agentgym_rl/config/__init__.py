@@ -104,8 +104,14 @@ class GatewayConfig(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0 picks a free port."""
-    tool_parser: Literal["hermes", "none"] = "hermes"
-    """How tool calls are read from the model's text."""
+    tool_parser: Literal[
+        "auto", "hermes", "qwen3_xml", "llama3_json", "response_template", "none"
+    ] = "auto"
+    """How tool calls are read from the model's text; "auto" asks the chat template
+    (docs/parsers.md)."""
+    reasoning_parser: Literal["auto", "think", "none"] = "auto"
+    """What becomes of thoughts: "think" takes what stands in <think>…</think> out of the content,
+    "none" leaves it there; "auto" is the former if the chat template knows the tags."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
     disconnect_grace_s: float = Field(default=2.0, ge=0)

@@ -30,7 +30,7 @@ from .dialects import Dialect
 from .dialects.chat import ChatDialect
 from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
 from .exchange import Asked, ClientGone, Exchange
-from .parsers import Event
+from .parsers import Event, for_model
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
 
@@ -180,6 +180,7 @@ class GatewayApp(SessionApp):
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
+        self._parsers = for_model(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -190,7 +191,7 @@ class GatewayApp(SessionApp):
             request,
             self._chat,
             max_model_len=self._max_model_len,
-            parser=self._config.tool_parser,
+            parsers=self._parsers,
         )
         writer = dialect.writer(session, request, turns, model=self._model_name)
         begun = False

@@ -111,6 +111,11 @@ class ChatFormat:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
+    @property
+    def template(self) -> ChatTemplate:
+        """What renders messages."""
+        return self._template
+
     def encode(self, text: str) -> list[int]:
         """Text as the template writes it, special tokens included, to ids."""
         if _BREAK not in text:
@@ -267,7 +272,7 @@ def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = dict(call["function"])
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError):  # malformed: the template gets the text itself
+    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
         return call
     return {**call, "function": function}
 

@@ -42,9 +42,14 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return function.get("name") or "", arguments.strip()
     return function.get("name") or "", json.dumps(arguments, sort_keys=True)
+
+
+def reasoning_keys(text: str) -> dict[str, str]:
+    """Thoughts as keys of a message or a delta, under both names that clients know; none for ""."""
+    return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def call_id(request: int, position: int) -> str:

@@ -23,9 +23,20 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class ChatTemplate:
-    """A compiled chat template with the special tokens it may name."""
+    """A compiled chat template with the special tokens it may name.
 
-    def __init__(self, source: str, *, special_tokens: Mapping[str, str]) -> None:
+    `response_template`: how replies are to be read (transformers 5), where a tokenizer says it.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        response_template: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.source = source
+        self.response_template = response_template
         try:
             self._template = _environment().from_string(source)
         except TemplateError as error:
@@ -50,7 +61,11 @@ class ChatTemplate:
                 f"{folder} has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json); a base model cannot be spoken to in messages"
             )
-        return cls(source, special_tokens=_special_tokens(tokenizer_config))
+        return cls(
+            source,
+            special_tokens=_special_tokens(tokenizer_config),
+            response_template=tokenizer_config.get("response_template"),
+        )
 
     def render(
         self,

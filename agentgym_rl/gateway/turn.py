@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
@@ -14,15 +14,13 @@ from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
-from .messages import call_id
-from .parsers import Event, HermesParser, TextParser, ToolCall
+from .messages import call_id, reasoning_keys
+from .parsers import PROMPT_END_TOKENS, Event, Parser, ParserFactory, Reasoning, ToolCall
 from .prompts import prepare_context
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
-
-ParserName = Literal["hermes", "none"]
 
 
 class Turn:
@@ -39,7 +37,7 @@ class Turn:
         context: Context,
         prompt: list[int],
         sampling: SamplingParams,
-        parser: TextParser,
+        parser: Parser,
     ) -> None:
         self.session = session
         self.request = request
@@ -60,6 +58,7 @@ class Turn:
         self._held: list[int] = []
         self._finish: FinishReason | None = None
         self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
 
     async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
@@ -161,6 +160,8 @@ class Turn:
         for event in events:
             if isinstance(event, str):
                 self._content.append(event)
+            elif isinstance(event, Reasoning):
+                self._reasoning.append(event.text)
             elif self.request.one_call and self._calls:
                 continue
             else:
@@ -170,8 +171,9 @@ class Turn:
 
     def _message(self) -> dict[str, Any]:
         content = "".join(self._content)
+        thoughts = reasoning_keys("".join(self._reasoning))
         if not self._calls:
-            return {"role": "assistant", "content": content}
+            return {"role": "assistant", "content": content, **thoughts}
         calls = [
             {
                 "id": self.call_id(position),
@@ -180,7 +182,7 @@ class Turn:
             }
             for position, call in enumerate(self._calls)
         ]
-        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": calls}
 
 
 def total_usage(turns: Sequence[Turn]) -> dict[str, int]:
@@ -226,7 +228,7 @@ async def open_turns(
     chat: ChatFormat,
     *,
     max_model_len: int,
-    parser: ParserName,
+    parsers: ParserFactory,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare what the engine is fed; one turn
     for each sample that is wanted.
@@ -253,7 +255,7 @@ async def open_turns(
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
     )
-    reads_calls = request.calls and parser == "hermes"
+    tools, prompt_end = request.tools if request.calls else None, prompt[-PROMPT_END_TOKENS:]
     return [
         Turn(
             session,
@@ -264,7 +266,7 @@ async def open_turns(
             context=context,
             prompt=prompt,
             sampling=replace(sampling, seed=_seed(request, policy, number, index)),
-            parser=HermesParser() if reads_calls else TextParser(),
+            parser=parsers(tools, chat.text(prompt_end)),
         )
         for index in range(request.n)
     ]

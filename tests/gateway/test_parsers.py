@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import HermesParser, TextParser, ToolCall, parse_call
 from agentgym_rl.gateway.stops import StopCutter
@@ -47,6 +48,7 @@ def test_every_closed_block_is_a_call_and_text_around_it_is_content():
         ("f(1)", ""),
         ("", ""),
         ("[" * 5000, ""),
+        ('{"name": "f", "arguments": {"x": ' + "[" * 5000 + "]" * 5000 + "}}", "f"),
     ],
 )
 def test_a_malformed_block_is_still_a_call_with_all_of_its_text(inside, name):
@@ -57,6 +59,26 @@ def test_a_malformed_block_is_still_a_call_with_all_of_its_text(inside, name):
 @pytest.mark.parametrize("text", ["a <tool_call> b", "<tool_call>", "x</tool_call>y", "a <tool_c "])
 def test_what_never_closes_is_content(text):
     assert _parse(text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["</tool_call>", "a</tool_call>\\n<tool_call>{", '\\"</tool_call>\\"', "\\\\</tool_call>x"],
+)
+def test_a_close_tag_in_a_json_string_closes_nothing(value):
+    good = f'{{"name": "f", "arguments": {{"x": "{value}"}}}}'
+    arguments = good[len('{"name": "f", "arguments": ') : -1]
+    whole = read(HermesParser(), f"a {_block(good)} b {_block(GOOD)} c")
+    calls = (ToolCall("f", arguments), ToolCall("f", '{"x":  1,"y": "é"}'))
+    assert whole == Read("abc", calls)
+
+
+@pytest.mark.parametrize("rest", ["", "\n", f"\n{_block(GOOD)}", " and more", '\n"quoted"'])
+def test_a_string_that_never_ends_does_not_swallow_the_reply(rest):
+    broken = '{"name": "f", "arguments": {"x": "1}'
+    alone, followed = read(HermesParser(), rest), read(HermesParser(), _block(broken) + rest)
+    assert followed.calls == (ToolCall("f", broken, malformed=True), *alone.calls)
+    assert followed.content == alone.content.strip()
 
 
 def test_text_that_may_begin_a_block_is_held_back_and_nothing_else():
@@ -88,12 +110,38 @@ def test_streaming_changes_nothing(pieces, cuts):
     assert _parse(*streamed, rest) == _parse(text)
 
 
+HOSTILE = texts("<tool_call>", "</tool_call>", '"', "\\", "\n", " ", "hi", GOOD, "{", "<")
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=HOSTILE, cuts=CUTS)
+def test_quotes_change_nothing_of_that(text, cuts):
+    check_cuts(HermesParser, text, cuts)
+
+
+@pytest.mark.parametrize("end", range(len(_block(GOOD)) + 4))
+def test_a_reply_that_is_cut_anywhere(end):
+    text = f"a\n{_block(GOOD)} b"[:end]
+    closed = "</tool_call>" in text
+    shown = read(HermesParser(), text)
+    assert len(shown.calls) == closed
+    assert shown.content == (text[:1] + text[-1:].strip() * (text[-1:] == "b") if closed else text)
+    check_cuts(HermesParser, text, [3, 1, 4, 1, 5, 9, 2, 6])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.just("</tool_call>"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
 @settings(max_examples=200, deadline=None)
-@given(arguments=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9)))
-def test_json_of_any_kind_survives(arguments):
-    text = json.dumps(arguments)
+@given(arguments=st.dictionaries(st.text(max_size=5), JSON), escaped=st.booleans())
+def test_json_of_any_kind_survives(arguments, escaped):
+    text = json.dumps(arguments, ensure_ascii=escaped)
     _, [call] = _parse(_block(f'{{"name": "f", "arguments": {text}}}'))
-    assert "</tool_call>" in text or call == ToolCall("f", text)
+    assert call == ToolCall("f", text)
 
 
 def test_without_tools_everything_is_content():

@@ -6,6 +6,7 @@ from someones_model import SomeonesModel, gold, nonsense
 
 from agentgym_rl.config import load_config
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.gateway.streamed import StreamedMessage
 
 pytestmark = pytest.mark.usefixtures("key")
 
@@ -83,3 +84,15 @@ def test_cached_tokens_have_a_price_of_their_own():
 def test_no_cost_is_better_than_a_wrong_one():
     assert evaluate(nonsense)["cost_usd"] is None
     assert evaluate(None, model=SomeonesModel(nonsense, usage=None), **PRICES)["cost_usd"] is None
+
+
+def test_a_stream_adds_up_to_its_message():
+    message = StreamedMessage()
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": '{"a"'}}
+    more = {"index": 0, "function": {"arguments": ": 1}"}}
+    deltas = [{"reasoning_content": "Hm"}, {"reasoning_content": "."}, {"content": "So"}]
+    for delta in (*deltas, {"tool_calls": [call]}, {"tool_calls": [more]}):
+        message.add({"choices": [{"delta": delta, "finish_reason": None}]})
+    whole = message.whole()
+    assert (whole["reasoning_content"], whole["content"]) == ("Hm.", "So")
+    assert whole["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}

@@ -10,7 +10,8 @@ import msgspec
 
 from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.messages import reasoning_keys
+from agentgym_rl.gateway.parsers import Event, Reasoning
 from agentgym_rl.gateway.requests import ChatRequest, parse_request
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.turn import Turn, total_usage
@@ -81,9 +82,11 @@ class ChatWriter(Writer):
         return b"".join((*chunks, DONE))
 
     def _delta(self, turn: Turn, event: Event) -> dict[str, Any]:
-        """What a client appends: a piece of content, or a whole tool call."""
+        """What a client appends: a piece of content or reasoning, or a whole tool call."""
         if isinstance(event, str):
             return {"content": event}
+        if isinstance(event, Reasoning):
+            return reasoning_keys(event.text)
         position = self._num_calls[turn.index]
         self._num_calls[turn.index] += 1
         function = {"name": event.name, "arguments": event.arguments}

@@ -1,0 +1,160 @@
+"""Which parser reads a model's replies: named in the config, or found by the chat template."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.gateway.chat import ChatFormat
+
+from .events import Parser, TextParser, ToolCall
+from .hermes import HermesParser
+from .llama3_json import Llama3JsonParser
+from .qwen3_xml import Qwen3XmlParser
+from .response_template import ResponseTemplate, ResponseTemplateParser
+from .think import CLOSE, OPEN, ThinkParser
+
+_log = logging.getLogger(__name__)
+
+Tools = Sequence[Mapping[str, Any]]
+ParserFactory = Callable[[Tools | None, str], Parser]
+"""From the tools (None if calls are not to be read) and the end of the prompt, as text, to a
+parser for one reply. `PROMPT_END_TOKENS` tokens of the prompt are enough."""
+PROMPT_END_TOKENS = 32
+
+FAMILIES: Mapping[str, Callable[[Tools], Parser]] = {
+    "qwen3_xml": Qwen3XmlParser,
+    "hermes": lambda tools: HermesParser(),
+    "llama3_json": lambda tools: Llama3JsonParser(),
+}
+_MENTIONS = {"qwen3_xml": "<function=", "hermes": "<tool_call>", "llama3_json": "<|python_tag|>"}
+
+
+def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
+    """Parsers for the replies of the model that speaks `chat`.
+
+    Raises:
+        ConfigError: the config names a parser that does not fit the model.
+    """
+    family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
+    if family == "response_template":
+        return _by_template(chat, config)
+    thinks = config.reasoning_parser == "think" or (
+        config.reasoning_parser == "auto" and CLOSE in chat.template.source
+    )
+    _log.info(
+        "tool calls are read as %s, thoughts as %s",
+        "content" if family == "none" else family,
+        "reasoning" if thinks else "content",
+    )
+    make = FAMILIES.get(family) or _NoCalls(warns=config.tool_parser == "auto")
+
+    def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
+        inner = TextParser() if tools is None else make(tools)
+        if not thinks:
+            return inner
+        return ThinkParser(inner, opened=prompt_end.rstrip().endswith(OPEN))
+
+    return open_parser
+
+
+class _NoCalls:
+    """Reads none. That tools are offered all the same is said once, if nobody asked for this."""
+
+    def __init__(self, *, warns: bool) -> None:
+        self._warns = warns
+
+    def __call__(self, tools: Tools) -> Parser:
+        if self._warns:
+            self._warns = False
+            _log.warning(
+                "tools are offered, but in the chat template no format of tool calls was "
+                "recognised: calls stay text; if the model writes them in one of these, set "
+                "gateway.tool_parser: %s",
+                ", ".join(FAMILIES),
+            )
+        return TextParser()
+
+
+def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
+    spec = chat.template.response_template
+    if spec is None:
+        raise ConfigError(
+            "gateway.tool_parser is 'response_template', but the model's tokenizer_config.json "
+            f"has none; allowed: auto, {', '.join(FAMILIES)}, none"
+        )
+    if config.reasoning_parser != "auto":
+        raise ConfigError(
+            f"gateway.reasoning_parser is {config.reasoning_parser!r}, but with a response "
+            "template (gateway.tool_parser) the template says what a thought is; allowed: auto"
+        )
+    template = ResponseTemplate(spec)
+    _log.info("replies are read by the tokenizer's response template")
+    return lambda tools, prompt_end: ResponseTemplateParser(template, tools, prompt_end)
+
+
+def detect(chat: ChatFormat) -> str:
+    """The family in which the chat template writes calls: the one that reads a call back.
+
+    Where the template writes none into a conversation, but speaks of a family's tags, that one;
+    else the tokenizer's response template; else "none".
+    """
+    written = _written_call(chat)
+    for family, make in FAMILIES.items():
+        if _reads(make(_TOOLS), written):
+            return family
+    if _NAME not in written:
+        for family, mention in _MENTIONS.items():
+            if mention in chat.template.source:
+                return family
+    return "none" if chat.template.response_template is None else "response_template"
+
+
+def _reads(parser: Parser, text: str) -> bool:
+    calls = [e for e in [*parser.feed(text), *parser.finish()] if isinstance(e, ToolCall)]
+    return [(call.name, call.malformed) for call in calls] == [(_NAME, False)] and (
+        msgspec.json.decode(calls[0].arguments) == _ARGUMENTS
+    )
+
+
+_NAME = "probe_call"
+_ARGUMENTS = {"text": "\u00e9 <b>", "count": 3}
+_SAID = "\ue004said\ue005"
+_ASKS = {"role": "user", "content": "."}
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": _NAME,
+            "description": "d",
+            "parameters": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
+            },
+        },
+    }
+]
+
+
+def _written_call(chat: ChatFormat) -> str:
+    """How the template writes a reply that is one call; "" if it refuses or ignores calls."""
+    function = {"name": _NAME, "arguments": msgspec.json.encode(_ARGUMENTS).decode()}
+    call = {"type": "function", "id": "call_0_0", "function": function}
+    said = {"role": "assistant", "content": _SAID}
+    calls = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        head, found, _ = chat.render([_ASKS, said], _TOOLS).partition(_SAID)
+        whole = chat.render([_ASKS, calls], _TOOLS)
+    except ValueError:
+        return ""
+    if not found:
+        return ""
+    pairs = enumerate(zip(head, whole, strict=False))
+    end = next((at for at, (one, other) in pairs if one != other), min(len(head), len(whole)))
+    tag = whole.rfind("<", 0, end)  # a template may open a thought in the one, a call in the other
+    return whole[tag if tag > whole.rfind(">", 0, end) else end :]

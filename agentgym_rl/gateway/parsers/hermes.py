@@ -1,0 +1,49 @@
+"""Hermes and Qwen3: a JSON object in a block.
+
+Let me see. <tool_call>
+{"name": "calculator", "arguments": {"expression": "3*4"}}
+</tool_call>
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from .blocks import END, BlockParser
+from .events import ToolCall
+
+NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
+
+
+class _Call(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw
+
+
+_decoder = msgspec.json.Decoder(_Call)
+
+
+def parse_call(block: str) -> ToolCall:
+    """The call inside one block."""
+    try:
+        call = _decoder.decode(block)
+        arguments = bytes(call.arguments).decode()
+        if arguments.startswith("{"):
+            return ToolCall(call.name, arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):  # malformed, see below
+        pass
+    found = NAME.search(block)
+    return ToolCall(found[1] if found else "", block.strip(), malformed=True)
+
+
+class HermesParser(BlockParser):
+    """Content and calls. JSON strings may hold a close tag; a line break or another control
+    character inside quotes says that this is no JSON."""
+
+    unquoted = re.compile(END + r'|(?P<quote>")|(?P<broken>\\)')
+    quoted = re.compile(END + r'|(?P<unquote>")|(?P<skip>\\.)|(?P<broken>[\x00-\x1f])', re.DOTALL)
+
+    def read(self, block: str) -> ToolCall:
+        return parse_call(block)
