@@ -46,6 +46,9 @@ class BatchShard:
     minibatches: Sequence[Sequence[BatchRow]]
     weights: Sequence[float] = ()
     """Per episode of the batch, of its task; multiplies its advantage. Empty: all are 1."""
+    turn_returns: Sequence[Sequence[float]] = ()
+    """Per episode of the batch, per turn: what `Credit.turn_returns` says; an episode without
+    such rewards has none. Empty: no episode has any."""
 
     def pack(self) -> bytes:
         """Bytes for the wire (msgpack)."""
@@ -70,7 +73,10 @@ class BatchShard:
             raise ValueError(f"not a batch ({len(data)} bytes): {error}") from error
 
 
-_HEAD = ("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights")
+_HEAD = (
+    *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
+    "turn_returns",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,12 @@ from .trajectory import Trajectory, by_env
 
 
 def split_batch(
-    groups: Sequence[Group], *, step: int, num_ranks: int, num_minibatches: int
+    groups: Sequence[Group],
+    *,
+    step: int,
+    num_ranks: int,
+    num_minibatches: int,
+    turn_discount: float = 1.0,
 ) -> list[BatchShard]:
     """One shard per rank.
 
@@ -23,6 +28,7 @@ def split_batch(
     group_of = [i for i, group in enumerate(groups) for _ in group.members]
     minibatch_of = _deal([e.num_tokens for e in episodes], num_minibatches)
     sizes = [sum(member.num_tokens for member in group.members) for group in groups]
+    returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     shards: list[BatchShard] = []
     for held in balance(sizes, num_ranks):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
@@ -38,6 +44,7 @@ def split_batch(
                 num_episodes=sum(e.num_trained > 0 for e in episodes),
                 minibatches=minibatches,
                 weights=[groups[g].weight for g in group_of],
+                turn_returns=returns if any(returns) else (),
             )
         )
     return shards

@@ -168,6 +168,7 @@ class Controller:
                 step=step,
                 num_ranks=trainer.num_ranks,
                 num_minibatches=trainer.num_minibatches,
+                turn_discount=self._config.algo.turn_discount,
             )
         }
         self.buffer.changes.notify()

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 
-from .config import Config, EndpointConfig, LiteLLMEngineConfig, ModelConfig
+from .config import Config, EndpointConfig, GatewayConfig, LiteLLMEngineConfig, ModelConfig
 from .episode import Player
 from .errors import ConfigError
 from .gateway.client import AgentClients
@@ -16,6 +16,12 @@ from .gateway.openai_upstream import OpenAIUpstream
 from .gateway.relay import Relay
 from .gateway.upstream import Upstream
 from .stack import check_parts, make_player, services
+
+_OF_OUR_ENGINES = (
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
+    *("train_side_lineages", "canary_fraction"),
+)
+"""Keys of `gateway` about conversations that are rendered and recorded here."""
 
 
 async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
@@ -35,12 +41,12 @@ async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
             f"model.revision {config.model.revision!r} means nothing to {place(engine)}: it is "
             "for models that are loaded here; leave it out, or name the revision in --model"
         )
-    for name, what in (("tool_parser", "tool calls"), ("reasoning_parser", "thoughts")):
+    for name in _OF_OUR_ENGINES:
         value = getattr(config.gateway, name)
-        if value != "auto":
+        if value != GatewayConfig.model_fields[name].default:
             raise ConfigError(
-                f"gateway.{name} {value!r} means nothing with --engine={engine.type}: the "
-                f"endpoint itself reads {what}; leave it out"
+                f"gateway.{name} {value!r} means nothing with --engine={engine.type}: the endpoint "
+                "itself renders conversations and reads replies; leave it out"
             )
     if config.rollout.max_input_tokens is not None:
         raise ConfigError(

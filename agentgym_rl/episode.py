@@ -19,7 +19,7 @@ from .env import Env, Message, Step, ToolSpec
 from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.server import SessionServer
-from .gateway.sessions import SessionRecord, SessionSampling
+from .gateway.sessions import COUNTERS, Session, SessionRecord, SessionSampling
 from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory
@@ -44,6 +44,8 @@ COUNTED = (
     "unknown_version_tokens",
     "prompt_tokens",
     "sampled_tokens",
+    "side_turns",
+    *(name for name in COUNTERS if name.startswith(("forks_", "canary_"))),
 )
 """What the session counts that becomes an `episode/…` metric; the env adds its own."""
 
@@ -237,7 +239,7 @@ class Player:
                     raise
                 failed: BaseException | None = EnvError(f"making the env: {_last_lines(error)}")
             else:
-                failed = await self._run(env, self.clients.for_session(session), task)
+                failed = await self._run(env, session, task)
         finally:
             record = self.gateway.close_session(session)
             if env is not None:
@@ -248,7 +250,7 @@ class Player:
             group_id=group_id,
             task_id=task.id,
             outcome=outcome,
-            reward=env.reward if env else 0.0,
+            reward=(env.reward if env else 0.0) + record.credit.episode_reward,
             rows=record.rows,
             num_turns=record.num_turns,
             metrics=_metrics(env, record),
@@ -258,9 +260,10 @@ class Player:
             actions_json=env.transcript.actions if env else (),
             answers=env.transcript.answers if env else (),
             tools=record.tools,
+            credit=record.credit,
         )
 
-    async def _run(self, env: EpisodeEnv, client: Any, task: Task) -> BaseException | None:
+    async def _run(self, env: EpisodeEnv, session: Session, task: Task) -> BaseException | None:
         limit = asyncio.timeout(self.deadlines.episode_s)
         failed: BaseException | None = None
         try:
@@ -268,6 +271,8 @@ class Player:
                 await env.start()
                 if self.input_limit is not None:
                     env.check_input(self.input_limit)
+                session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]
+                client = self.clients.for_session(session)
                 await self.make_agent().run(env, client, model=self.model_name, task=task)
         except FOREIGN as error:
             if _is_ours(error):

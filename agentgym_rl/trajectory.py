@@ -68,6 +68,8 @@ class Row:
     """0-based sampled turn of the token within the episode; -1 where not sampled."""
     times_s: TimeArray
     """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
+    lineage: int = 0
+    """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
 
     def __post_init__(self) -> None:
         length = len(self.tokens)
@@ -96,22 +98,55 @@ _ROW_DTYPES: dict[str, Any] = {
 }
 
 
-def pack_row(row: Row) -> dict[str, bytes]:
-    """A row as raw little-endian blocks, ready for msgpack."""
-    return {name: getattr(row, name).astype(dtype).tobytes() for name, dtype in _ROW_DTYPES.items()}
+def pack_row(row: Row) -> dict[str, Any]:
+    """A row as raw little-endian blocks and its lineage, ready for msgpack."""
+    blocks = {n: getattr(row, n).astype(dtype).tobytes() for n, dtype in _ROW_DTYPES.items()}
+    return {**blocks, "lineage": row.lineage}
 
 
-def unpack_row(blocks: Mapping[str, bytes]) -> Row:
-    """The inverse of `pack_row`."""
+def unpack_row(blocks: Mapping[str, Any]) -> Row:
+    """The inverse of `pack_row`; rows of earlier versions have no lineage but the main one."""
     arrays: dict[str, Any] = {
         name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
     }
-    return Row(**arrays)
+    return Row(**arrays, lineage=int(blocks.get("lineage", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What a session was paid, beside what the environment pays, and which turn follows which."""
+
+    episode_reward: float = 0.0
+    parents: Sequence[int] = ()
+    """Per turn: the turn before it in its conversation, a smaller number; -1: none."""
+    lineages: Sequence[int] = ()
+    """Per turn."""
+    turn_rewards: Sequence[float] = ()
+    """Per turn; empty where no turn and no lineage was paid anything."""
+    lineage_rewards: Sequence[float] = ()
+    """Per lineage; empty likewise."""
+
+    def turn_returns(self, discount: float) -> list[float]:
+        """Per turn: its lineage's reward, and its own and those of all turns that follow from it,
+        each discounted by its distance along the conversation, never by the order of sampling.
+        Empty where nothing was paid to them."""
+        if not self.turn_rewards:
+            return []
+        returns = [float(reward) for reward in self.turn_rewards]
+        for turn in reversed(range(len(returns))):
+            if self.parents[turn] >= 0:
+                returns[self.parents[turn]] += discount * returns[turn]
+        pairs = zip(returns, self.lineages, strict=True)
+        return [value + self.lineage_rewards[lineage] for value, lineage in pairs]
+
+
+NO_CREDIT = Credit()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """An episode's record. `reward` is the sum of the environment's step rewards."""
+    """An episode's record. `reward` is the sum of the environment's step rewards, and of what the
+    session was paid for the whole episode."""
 
     episode_id: str
     group_id: str
@@ -135,6 +170,9 @@ class Trajectory:
     """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
+    credit: Credit = NO_CREDIT
+    """What was paid through the session. Its episode reward is part of `reward`; those of turns
+    and lineages are not."""
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:
@@ -172,6 +210,7 @@ class Trajectory:
                 "env_id": self.env_id,
                 "actions_json": self.actions_json,
                 "answers": self.answers,
+                "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
                 "rows": [pack_row(row) for row in self.rows],
             }
         )
@@ -187,7 +226,8 @@ class Trajectory:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             rows = [unpack_row(blocks) for blocks in head.pop("rows")]
             outcome = Outcome(head.pop("outcome"))
-            return cls(**head, outcome=outcome, rows=rows)
+            credit = Credit(**head.pop("credit", {}))  # earlier versions knew none
+            return cls(**head, outcome=outcome, rows=rows, credit=credit)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a trajectory ({len(data)} bytes): {error}") from error
 

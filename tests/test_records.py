@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from agentgym_rl.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.task import SeededTasks, TaskSource
-from agentgym_rl.trajectory import Outcome, Row, Trajectory, pack_row, unpack_row
+from agentgym_rl.trajectory import Credit, Outcome, Row, Trajectory, pack_row, unpack_row
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(Row.__slots__)
+ARRAYS = tuple(name for name in Row.__slots__ if name != "lineage")
 
 
 @st.composite
@@ -28,8 +28,18 @@ def rows(draw):
         temperatures=sampled.astype(np.float32),
         turn_ids=np.where(sampled, 0, -1).astype(np.int32),
         times_s=seed.random(length),
+        lineage=draw(st.integers(0, 3)),
     )
 
+
+CREDITS = st.builds(
+    Credit,
+    episode_reward=NUMBERS,
+    parents=st.lists(st.integers(-1, 9), max_size=3),
+    lineages=st.lists(st.integers(0, 3), max_size=3),
+    turn_rewards=st.lists(NUMBERS, max_size=3),
+    lineage_rewards=st.lists(NUMBERS, max_size=3),
+)
 
 TRAJECTORIES = st.builds(
     Trajectory,
@@ -43,6 +53,7 @@ TRAJECTORIES = st.builds(
     metrics=st.dictionaries(TEXT, NUMBERS, max_size=3),
     messages=st.lists(st.fixed_dictionaries({"role": TEXT, "content": TEXT}), max_size=3),
     error=TEXT,
+    credit=CREDITS,
 )
 
 SHARDS = st.builds(
@@ -56,6 +67,7 @@ SHARDS = st.builds(
         st.lists(st.builds(BatchRow, row=rows(), episode=st.integers(0, 99)), max_size=2),
         max_size=3,
     ),
+    turn_returns=st.lists(st.lists(NUMBERS, max_size=3), max_size=3),
 )
 
 REPORTS = st.builds(
@@ -72,7 +84,7 @@ def plain(record):
     """Nested tuples, lists and numbers: what `==` can compare, dtypes included."""
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
-    if isinstance(record, Row | BatchRow | BatchShard | StepReport | Trajectory):
+    if isinstance(record, Credit | Row | BatchRow | BatchShard | StepReport | Trajectory):
         return {name: plain(getattr(record, name)) for name in record.__slots__}
     if isinstance(record, dict):
         return {key: plain(value) for key, value in record.items()}

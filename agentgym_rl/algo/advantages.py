@@ -53,6 +53,25 @@ def episode_advantages(
     return advantage
 
 
+def token_advantages(
+    advantages: Tensor,  # [E] from `episode_advantages`
+    episodes: Tensor,  # [N] int64, episode of the token
+    turn_returns: Tensor,  # [N] from `Credit.turn_returns`, of the token's turn
+) -> Tensor:
+    """[N]: the episode's advantage plus what came of the token's own turn.
+
+    With turn t of episode e, A_{e,t} = A_e + L_{e,lineage(t)} + Σ_s γ^{d(t,s)} r_{e,s} over t and
+    the turns s that follow from it, d steps later: a turn's reward reaches that turn and those it
+    follows, and no other token of the batch. Turn rewards are in units of advantage: neither
+    centred nor scaled by the group, whose episodes need not have the same turns.
+
+    Turn-level advantages added to the outcome's: Zeng et al. 2025
+    (https://arxiv.org/abs/2505.11821), Feng et al. 2025 (https://arxiv.org/abs/2505.10978);
+    only what follows an action counts for it: Sutton et al. 1999, policy gradient theorem.
+    """
+    return advantages[episodes] + turn_returns
+
+
 def shuffled(advantages: Tensor, *, seed: int, step: int) -> Tensor:
     """The advantages permuted over the batch, reproducibly: a negative control."""
     generator = torch.Generator().manual_seed((seed << 32) ^ step)

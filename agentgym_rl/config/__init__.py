@@ -112,6 +112,17 @@ class GatewayConfig(Section):
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
     """What becomes of thoughts: "think" takes what stands in <think>…</think> out of the content,
     "none" leaves it there; "auto" is the former if the chat template knows the tags."""
+    thinking_history: Literal["as_generated", "template"] = "as_generated"
+    """What a model sees of its earlier thoughts: all it generated, always; or what its chat
+    template shows, which starts a new training row where a user's message makes thoughts vanish."""
+    edited_calls: Literal["fork", "trust"] = "fork"
+    """When a client sends a sampled tool call back with other arguments: the conversation forks,
+    or goes on from what was sampled."""
+    train_side_lineages: bool = True
+    """Whether conversations under other system messages or tools than the main one's (of helper
+    agents, for titles) train too."""
+    canary_fraction: float = Field(default=0.01, ge=0, le=1)
+    """Share of turns compared with a rendering of the whole conversation (`canary_…` counters)."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""
     disconnect_grace_s: float = Field(default=2.0, ge=0)

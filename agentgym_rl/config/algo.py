@@ -64,6 +64,8 @@ class AlgoConfig(Section):
     """The constant of `constant` aggregation: nominal trained tokens of an episode."""
     baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
     scale: Literal["none", "group_std", "batch_std"] = "group_std"
+    turn_discount: float = Field(default=1.0, ge=0, le=1)
+    """γ: a turn's reward counts γ^d for the turn d turns before it in the same conversation."""
     shuffle_advantages: bool = False
     """Negative control: permute advantages over the batch; reward must then not rise."""
 

@@ -28,6 +28,7 @@ from agentgym_rl.errors import ContextLengthError, EngineError
 from .chat import ChatFormat
 from .dialects import Dialect
 from .dialects.chat import ChatDialect
+from .dialects.responses import ResponsesDialect
 from .errors import ApiError, bad_request, engine_failed, session_closed, too_busy, turn_timed_out
 from .exchange import Asked, ClientGone, Exchange
 from .parsers import Event, for_model
@@ -92,7 +93,12 @@ class SessionApp(ABC):
             f"/v1/models/{self._model_name}": model,
         }
         if method != "GET" or path not in routes:
-            raise ApiError(404, f"No route {method} {path}.", code="not_found")
+            there_are = [f"POST {path}" for path in self._dialects] + [f"GET {p}" for p in routes]
+            raise ApiError(
+                404,
+                f"No route {method} {path}; there are {', '.join(there_are)}.",
+                code="not_found",
+            )
         return msgspec.json.encode(routes[path])
 
     async def _post(
@@ -124,7 +130,8 @@ class SessionApp(ABC):
                 async with _attended(session, exchange, receive, grace_s=grace_s):
                     await self.answer(session, dialect, body, exchange)
         except ApiError as error:
-            await exchange.fail(error, body=dialect.error(error), event=dialect.error_event(error))
+            event = exchange.error_event(error) or dialect.error_event(error)
+            await exchange.fail(error, body=dialect.error(error), event=event)
         finally:
             session.exchanges.close(exchange)
 
@@ -176,7 +183,8 @@ class GatewayApp(SessionApp):
         model_name: str,
         max_model_len: int,
     ) -> None:
-        super().__init__(sessions, (ChatDialect(),), config=config, model_name=model_name)
+        dialects = (ChatDialect(), ResponsesDialect())
+        super().__init__(sessions, dialects, config=config, model_name=model_name)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
@@ -194,23 +202,23 @@ class GatewayApp(SessionApp):
             parsers=self._parsers,
         )
         writer = dialect.writer(session, request, turns, model=self._model_name)
+        exchange.error_event = writer.error_event
         begun = False
 
         async def send(turn: Turn, events: list[Event]) -> None:
             nonlocal begun
-            data = writer.events(turn, events)
-            if not begun:
-                begun = True
-                data = writer.begin() + data
+            opening = b"" if begun else writer.begin()
+            begun = True
+            data = opening + writer.events(turn, events)
             if data:
                 await exchange.events(data)
 
-        async def keep_quiet(turn: Turn, events: list[Event]) -> None:
-            """The whole is sent at the end."""
+        async def keep(turn: Turn, events: list[Event]) -> None:
+            writer.take(turn, events)
 
         async with self._kept_alive(exchange, stream=request.stream):
-            await sample(turns, self._sampler, send if request.stream else keep_quiet)
-        nodes = [turn.commit() for turn in turns]
+            await sample(turns, self._sampler, send if request.stream else keep)
+        nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
         exchange.on_delivery += [node.note_delivery for node in nodes]
         if request.stream:
             await exchange.events(writer.end(), last=True)
@@ -223,10 +231,13 @@ class GatewayApp(SessionApp):
         if not stream:
             yield
             return
-        async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
-            yield
-            keeper.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
+                yield
+                keeper.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
 
 async def _keep_alive(exchange: Exchange, every_s: float) -> None:

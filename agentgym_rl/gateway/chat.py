@@ -7,41 +7,39 @@ else tokenises as `transformers.apply_chat_template` does it.
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from tokenizers import Tokenizer
 
 from agentgym_rl.errors import ConfigError
 
-from .messages import text_of
-from .template import ChatTemplate, read_json
+from .fitting import Fitting
+from .shape import Rung, Shape, find_shape
+from .splice import Render, by_count, by_sentinel
+from .template import NO_KWARGS, RESERVED, ChatTemplate, read_json
 
 _log = logging.getLogger(__name__)
 
-_SENTINEL = "\ue000said\ue001"
-"""Stands for what was sampled when a continuation is rendered."""
 _BREAK = "\ue002break\ue003"
 """Put inside literal special tokens; the text is tokenised in pieces that end here."""
-_OPENING: Mapping[str, Any] = {"role": "user", "content": "."}
-_EARLIER: Sequence[Mapping[str, Any]] = (
-    {"role": "user", "content": "Go on: h\u00e9llo"},
-    {"role": "assistant", "content": "Well."},
-    _OPENING,
-)
+_SHAPES_KEPT = 64
+"""Sets of template arguments whose shapes are remembered; a probe takes milliseconds."""
 
 
 class ChatFormat:
     """The chat format of one model folder.
 
-    `close_id` ends an assistant turn in the template (None: the template has no such token);
-    `stop_token_ids` end a reply. `bridges` says that a continuation can be rendered by itself
-    and appended to the exact tokens sampled before; probed once, at load. Where it is False
-    every turn renders the whole conversation anew and is a row of its own.
+    `rung` says how a turn is continued on the exact tokens sampled before (see `shape`); `why`,
+    what ruled out the rungs above it. On the last rung, `full`, every turn renders the whole
+    conversation anew and is a row of its own. `close_id` ends an assistant turn in the template
+    (None: no token does, or the next turn's first token does, one of `opener_ids`);
+    `stop_token_ids` end a reply.
     """
 
     def __init__(
@@ -52,13 +50,23 @@ class ChatFormat:
         added = tokenizer.get_added_tokens_decoder()
         special = [re.escape(token.content) for token in added.values() if token.special]
         self._special = re.compile("|".join(special)) if special else None
-        self._takes_strings = self._probe_arguments()
-        self.close_id = self._probe_close(set(added))
-        ends = [*eos_ids] if self.close_id is None else [self.close_id, *eos_ids]
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
-        self.bridges = self.close_id is not None and self._probe_suffix()
-        if not self.bridges:
-            _log.warning("the chat template has no local turns: every turn becomes its own row")
+        self._added = {token.content: id for id, token in added.items()}
+        self._shapes: dict[str, Shape] = {}
+        self._fitting = Fitting.of(template)
+        shape = self.shape()
+        self.rung: Rung = shape.rung
+        self.why = shape.why
+        ends = [self._added[text] for text in shape.end.texts] if shape.end else []
+        opens = shape.end is not None and shape.end.opens
+        self.close_id = ends[0] if ends and not opens else None
+        self.opener_ids = frozenset(ends if opens else ())
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*ends, *eos_ids]))
+        self._log_rung()
+
+    @property
+    def bridges(self) -> bool:
+        """Whether turns are continued on the exact tokens sampled before."""
+        return self.rung != "full"
 
     @classmethod
     def load(cls, folder: Path | str) -> ChatFormat:
@@ -80,32 +88,72 @@ class ChatFormat:
         named = tokenizer.token_to_id(name["content"] if isinstance(name, dict) else name or "")
         return cls(tokenizer, ChatTemplate.load(folder), ids if named is None else [*ids, named])
 
+    def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
+        """What the template does with turns under these arguments; probed once for each set."""
+        asked = self._template.variables - RESERVED
+        key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
+        if key not in self._shapes:
+            if len(self._shapes) >= _SHAPES_KEPT:
+                self._shapes.pop(next(iter(self._shapes)))
+            render = functools.partial(self.render, kwargs=kwargs)
+            self._shapes[key] = find_shape(render, self.encode, self._added)
+        return self._shapes[key]
+
     def prompt(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> list[int]:
         """The whole conversation, ready for the model's reply.
 
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self.encode(self.render(messages, tools))
+        return self.encode(self.render(messages, tools, kwargs=kwargs))
 
     def suffix(
         self,
         reply: Mapping[str, Any],
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> list[int]:
-        """What follows the close of the sampled turn `reply`: `messages`, then the next opening.
+        """What follows the end of the sampled turn `reply`: `messages`, then the next opening.
 
-        Of `reply` only the names and ids of its tool calls matter.
+        Of `reply` only the names and ids of its tool calls matter. Of templates whose turns end
+        where the next one opens, that opening is the first token.
 
         Raises:
             ValueError: the template refuses these messages, or it has no local turns.
         """
-        if self.close_id is None:
-            raise ValueError("this chat template does not close assistant turns")
-        return self.encode(self._suffix_text(reply, messages, tools, close=self._close))
+        shape = self.shape(kwargs)
+        if shape.end is None:
+            raise ValueError("this chat template does not end assistant turns")
+        tools = tools if shape.tools_in_tail else None
+        return self.encode(by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools))
+
+    def counted_suffix(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        num_new: int,
+        tools: Sequence[Mapping[str, Any]] | None,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> list[int]:
+        """`suffix`, cut out of the whole conversation; its last `num_new` messages are new.
+
+        Raises:
+            ValueError: the template refuses these messages, or it has no local turns.
+        """
+        end = self.shape(kwargs).end
+        if end is None:
+            raise ValueError("this chat template does not end assistant turns")
+        return self.encode(by_count(self._bound(kwargs), end, messages, num_new, tools))
+
+    def moves_systems(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether system messages behind the first are put together at the front: the template
+        has no other place for them."""
+        return self._fitting.moves_systems(messages)
 
     def text(self, ids: Sequence[int]) -> str:
         """Sampled tokens as text, special tokens included."""
@@ -123,100 +171,47 @@ class ChatFormat:
         return [id for part in text.split(_BREAK) for id in self.encode(part)]
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
         """What `prompt` encodes; literal special tokens of others carry a mark inside.
 
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self._template.render([self._plain(message) for message in messages], tools)
+        return self._template.render(
+            [self._disarmed(message) for message in self._fitting.fit(messages)],
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            kwargs=kwargs,
+        )
 
-    @property
-    def _close(self) -> str:
-        assert self.close_id is not None
-        return self._tokenizer.id_to_token(self.close_id) or ""
+    def unmarked(self, rendered: str) -> str:
+        """A rendered conversation as the model's users would see it."""
+        return rendered.replace(_BREAK, "")
 
-    def _plain(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message as templates want it: string content, parsed arguments, nothing forged."""
-        role, content = message["role"], message.get("content")
-        if not isinstance(content, str):
-            message = {**message, "content": None if content is None else text_of(content)}
-        if message.get("tool_calls") and not self._takes_strings:
-            message = {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+    def _bound(self, kwargs: Mapping[str, Any]) -> Render:
+        return functools.partial(self.render, kwargs=kwargs)
+
+    def _log_rung(self) -> None:
+        if self.rung == "full":
+            _log.warning("every turn becomes its own row: %s", self.why)
+        elif self.why:
+            _log.warning("turns are continued by %s: %s", self.rung, self.why)
+        else:
+            _log.info("turns are continued by %s", self.rung)
+
+    def _disarmed(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A message with marks inside the special tokens that others wrote."""
         text = message["content"]
-        if role in ("user", "tool") and text and self._special and self._special.search(text):
-            message = {**message, "content": self._special.sub(_broken, text)}
-        return message
-
-    def _suffix_text(
-        self,
-        reply: Mapping[str, Any],
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        *,
-        close: str,
-    ) -> str:
-        said: dict[str, Any] = {"role": "assistant", "content": _SENTINEL}
-        if reply.get("tool_calls"):
-            said["tool_calls"] = [_emptied(call, close) for call in reply["tool_calls"]]
-        rendered = self.render([_OPENING, said, *messages], tools)
-        _, found, after = rendered.partition(_SENTINEL)
-        _, closed, rest = after.partition(close)
-        if not (found and closed):
-            raise ValueError("this chat template does not close assistant turns")
-        return rest
-
-    def _probe_arguments(self) -> bool:
-        """Whether the template writes string arguments as they are (else it wants objects)."""
-        arguments = '{"q":  "x"}'
-        call = {"type": "function", "id": "c", "function": {"name": "f", "arguments": arguments}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        try:
-            return arguments in self._template.render([_OPENING, said])
-        except ValueError:  # a template without tools, or one that insists on objects
-            return False
-
-    def _probe_close(self, added: set[int]) -> int | None:
-        """The added token that ends an assistant turn, if one does."""
-        said = {"role": "assistant", "content": _SENTINEL}
-        try:
-            rendered = self._template.render([_OPENING, said], add_generation_prompt=False)
-        except ValueError:
-            return None
-        after = rendered.partition(_SENTINEL)[2]
-        first = next(iter(self.encode(after)), None)
-        return first if first in added else None
-
-    def _probe_suffix(self) -> bool:
-        """Whether a continuation rendered alone equals the tail of the whole conversation.
-
-        Conversations the template refuses (tools, for one without) prove nothing; the plain one
-        must work.
-        """
-        plain, *others = _probes()
-        return self._is_local(*plain, refused=False) and all(
-            self._is_local(said, new, refused=True) for said, new in others
-        )
-
-    def _is_local(
-        self, said: Mapping[str, Any], new: Sequence[Mapping[str, Any]], *, refused: bool
-    ) -> bool:
-        tools = _PROBE_TOOLS if said.get("tool_calls") else None
-        try:
-            whole = self.render([*_EARLIER, said, *new], tools)
-        except ValueError:
-            return refused
-        try:
-            tail = self._suffix_text(said, new, tools, close=self._close)
-        except ValueError:
-            return False
-        head = whole.removesuffix(tail)
-        return (
-            head != whole
-            and head.endswith(self._close)
-            and self.encode(head) + self.encode(tail) == self.encode(whole)
-        )
+        if message["role"] not in ("user", "tool") or not text or not self._special:
+            return message
+        if not self._special.search(text):
+            return message
+        return {**message, "content": self._special.sub(_broken, text)}
 
 
 class Detokenizer:
@@ -245,41 +240,6 @@ class Detokenizer:
         if len(text) > len(known):
             self._start, self._done = self._done, len(self._ids)
         return text[len(known) :]
-
-
-_PROBE_TOOLS = [
-    {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
-]
-
-
-def _probes() -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    plain = {"role": "assistant", "content": "Yes\u00e9."}
-    call = {"type": "function", "id": "call_0_0"}
-    called = [{**call, "function": {"name": "f", "arguments": '{"q": "\u00e9"}'}}]
-    says = {"role": "assistant", "content": "", "tool_calls": called}
-    twice = [*called, {**call, "id": "call_0_1", "function": {"name": "f", "arguments": "{}"}}]
-    answer = {"role": "tool", "tool_call_id": "call_0_0", "name": "f", "content": "12 \u2713\n"}
-    other = {**answer, "tool_call_id": "call_0_1", "content": "error: x"}
-    user = {"role": "user", "content": " more?"}
-    return [
-        (plain, [user]),
-        (says, [answer]),
-        ({**says, "content": "Wait", "tool_calls": twice}, [answer, other]),
-    ]
-
-
-def _parsed(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = dict(call["function"])
-    try:
-        function["arguments"] = msgspec.json.decode(function["arguments"])
-    except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself
-        return call
-    return {**call, "function": function}
-
-
-def _emptied(call: Mapping[str, Any], close: str) -> dict[str, Any]:
-    name = call["function"]["name"].replace(close, "")  # models name functions as they like
-    return {"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 
 def _broken(literal: re.Match[str]) -> str:

@@ -63,6 +63,8 @@ class Exchange:
         self.on_delivery: list[Callable[[], None]] = []
         self.size_bytes = 0
         self.ended_well = False
+        self.error_event: Callable[[ApiError], bytes | None] = lambda error: None
+        """How whoever writes the events would say an error after them; None: as any."""
         self._send: Send | None = send
         self._sent: list[MutableMapping[str, Any]] = []
         self._over = False

@@ -1,17 +1,21 @@
 """What a chat message says, apart from how a client writes it down.
 
 Clients reformat what they echo: null or "" content, arrays of text parts, arguments with other
-spacing or key order, trailing newlines, fields of their own. Two messages with equal keys are
-the same message; anything else is an edit.
+spacing or key order, trailing newlines, thoughts left out or put before the text, fields of their
+own. Two messages with equal keys are the same message; anything else is an edit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .template import REASONING
+
 MessageKey = tuple[Any, ...]
+_THOUGHT_END = "</think>"
 
 
 def text_of(content: Any) -> str:
@@ -26,14 +30,43 @@ def message_key(message: Mapping[str, Any]) -> MessageKey:
     role = message["role"]
     if role == "assistant":
         calls = tuple(_call_key(call) for call in message.get("tool_calls") or ())
-        return role, text_of(message.get("content")).strip(), calls
+        return role, spoken(text_of(message.get("content"))).strip(), calls
     text = text_of(message.get("content")).rstrip()
     return role, text, message.get("name"), message.get("tool_call_id")
 
 
-def tools_key(tools: Sequence[Mapping[str, Any]] | None) -> str:
-    """What identifies a set of tools: they stand before the conversation in every prompt."""
-    return json.dumps(tools) if tools else ""
+def spoken(text: str) -> str:
+    """An assistant's text without the thoughts that some templates and clients put before it."""
+    return text.rpartition(_THOUGHT_END)[2]
+
+
+def thoughts_of(message: Mapping[str, Any]) -> str:
+    """What the model thought in an assistant message, or ""."""
+    named = next((message[name] for name in REASONING if message.get(name)), None)
+    if isinstance(named, str):
+        return named.strip()
+    thought, ended, _ = text_of(message.get("content")).rpartition(_THOUGHT_END)
+    return thought.replace("<think>", "", 1).strip() if ended else ""
+
+
+def num_leading(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many system messages a conversation begins with."""
+    roles = (index for index, message in enumerate(messages) if message["role"] != "system")
+    return next(roles, len(messages))
+
+
+def root_key(
+    leading: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    template_kwargs: Mapping[str, Any],
+) -> str:
+    """What identifies all that stands before a conversation: an agent has one, its helpers others.
+
+    Key order in tools and arguments does not count.
+    """
+    said = [message_key(message) for message in leading]
+    whole = json.dumps([said, tools or None, template_kwargs], sort_keys=True)
+    return hashlib.blake2b(whole.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:

@@ -3,67 +3,165 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from . import canary
 from .chat import ChatFormat
 from .errors import bad_request, context_overflow
-from .messages import text_of, tools_key
+from .messages import text_of, thoughts_of
 from .requests import ChatRequest
-from .tree import Context, Place, Sampled, Tree
+from .sessions import Session
+from .tree import Context, ForkCause, Place, Sampled
+
+ThinkingHistory = Literal["as_generated", "template"]
 
 _OFF_LOOP_CHARS = 50_000
 """Longer texts are tokenised in a thread: about 15 ms, and the event loop serves others."""
 
 
 async def prepare_context(
-    tree: Tree, chat: ChatFormat, request: ChatRequest, *, max_model_len: int
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int
 ) -> tuple[Context, list[int]]:
     """The node a reply to `request` hangs on, and the engine's input.
 
     Raises:
         ApiError: 400 when the template refuses the messages or no room is left to sample.
     """
-    place = tree.locate(tools_key(request.tools), request.messages)
+    try:
+        place = session.locate(request)
+    except RecursionError as error:
+        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
+    kwargs = session.template_kwargs(request)
     context = place.known
     if context is None:
-        base = _base(place, chat)
-        ids = await _new_tokens(place, base, chat, request)
-        context = tree.extend(place, ids, base=base)
+        writer = _Writer(chat, place, request.tools, kwargs, session.config.thinking_history)
+        new = await _tokenise(writer)
+        context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
     prompt = context.path()
     if len(prompt) >= max_model_len:
         raise context_overflow(max_model_len, len(prompt))
+    if context.base is not None and session.draws_canary():
+        fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
+        session.add_canary(canary.start(chat, fed))
     return context, prompt
 
 
-def _base(place: Place, chat: ChatFormat) -> Sampled | None:
-    """The sampled turn whose tokens can be continued, if there is one."""
-    anchor = place.anchor
-    whole = place.edited is None and chat.bridges
-    return anchor if isinstance(anchor, Sampled) and whole else None
+@dataclass(frozen=True, slots=True)
+class _New:
+    """Tokens to add, behind `base` or as a whole prompt; and why not behind the last turn."""
+
+    ids: list[int]
+    base: Sampled | None = None
+    cause: ForkCause | None = None
 
 
-async def _new_tokens(
-    place: Place, base: Sampled | None, chat: ChatFormat, request: ChatRequest
-) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes what a request adds to a place of the tree."""
+
+    chat: ChatFormat
+    place: Place
+    tools: Sequence[Mapping[str, Any]] | None
+    kwargs: Mapping[str, Any]
+    thinking: ThinkingHistory
+
+    def write(self) -> _New:
+        """Continue the last turn found if that can be done; else render everything.
+
+        Raises:
+            ValueError: the template refuses the messages.
+        """
+        base = self.place.anchor
+        if not isinstance(base, Sampled):
+            return _New(self._whole())
+        if self.thinking == "template" and (ids := self._without_thoughts(base)) is not None:
+            return _shared(base, ids, "think_drop")
+        tail = self._tail(base) if self._is_local() else None
+        if tail is None:
+            return _shared(base, self._whole(), "template")
+        glued = self._glued(base, tail)
+        return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
+
+    def _whole(self) -> list[int]:
+        return self.chat.prompt(self.place.messages, self.tools, self.kwargs)
+
+    def _is_local(self) -> bool:
+        """Whether the new messages change nothing that the template wrote before them."""
+        tail = self.place.tail
+        if any(m["role"] == "system" for m in tail) and self.chat.moves_systems(
+            self.place.messages
+        ):
+            return False
+        return self.place.edited is None or self.chat.shape(self.kwargs).edits
+
+    def _tail(self, base: Sampled) -> list[int] | None:
+        """The tokens that follow the turn, from the first rung whose rendering is not refused."""
+        chat, place = self.chat, self.place
+        for rung in chat.shape(self.kwargs).rungs:
+            try:
+                if rung == "sentinel":
+                    return chat.suffix(base.message, place.tail, self.tools, self.kwargs)
+                new = len(place.tail)
+                return chat.counted_suffix(place.messages, new, self.tools, self.kwargs)
+            except ValueError:  # of roles in an odd order, say; the whole may still be accepted
+                continue
+        return None
+
+    def _glued(self, base: Sampled, tail: list[int]) -> list[int] | None:
+        """The tail behind what was sampled; None if the two do not fit.
+
+        A turn that was cut (length, stop string) never ended itself: the template's end follows.
+        A token that ends this turn and opens the next one is there once.
+        """
+        last = base.ids[-1] if base.ids else None
+        if self.chat.close_id is not None:
+            return tail if last == self.chat.close_id else [self.chat.close_id, *tail]
+        if last not in self.chat.opener_ids:
+            return tail
+        return tail[1:] if tail[:1] == [last] else None
+
+    def _without_thoughts(self, base: Sampled) -> list[int] | None:
+        """The whole prompt, if a user speaks and the template then leaves out what the turns
+        to be continued thought."""
+        if not any(message["role"] == "user" for message in self.place.tail):
+            return None
+        thoughts = [thought for node in _path(base) if (thought := thoughts_of(node.message))]
+        if not thoughts:
+            return None
+        rendered = self.chat.render(self.place.messages, self.tools, kwargs=self.kwargs)
+        shown = self.chat.unmarked(rendered)
+        dropped = any(thought not in shown for thought in thoughts)
+        return self.chat.encode(rendered) if dropped else None
+
+
+def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
+    """A prompt rendered anew, standing on those turns before it whose very tokens it repeats."""
+    base, start = None, 0
+    for node in reversed(_path(last)):
+        own = node.context.ids + node.ids
+        if ids[start : start + len(own)] != own:
+            break
+        base, start = node, start + len(own)
+    return _New(ids[start:], base, cause)
+
+
+def _path(node: Sampled | None) -> list[Sampled]:
+    """The turns whose tokens it stands on, itself first."""
+    found: list[Sampled] = []
+    while node is not None:
+        found.append(node)
+        node = node.context.base
+    return found
+
+
+async def _tokenise(writer: _Writer) -> _New:
+    place = writer.place
+    parts = place.tail if isinstance(place.anchor, Sampled) else place.messages
     try:
-        if base is None:
-            return await _tokenise(chat.prompt, request.messages, request.tools)
-        ids = await _tokenise(
-            lambda tail, tools: chat.suffix(base.message, tail, tools), place.tail, request.tools
-        )
-    except ValueError as error:
+        if sum(len(text_of(message.get("content"))) for message in parts) < _OFF_LOOP_CHARS:
+            return writer.write()
+        return await asyncio.to_thread(writer.write)
+    except (ValueError, RecursionError) as error:
         raise bad_request(str(error), param="messages") from error
-    # a turn that was cut (length, stop string) never closed itself: the template's close follows
-    closed = bool(base.ids) and base.ids[-1] == chat.close_id
-    return ids if closed or chat.close_id is None else [chat.close_id, *ids]
-
-
-async def _tokenise(
-    tokenise: Callable[..., list[int]],
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-) -> list[int]:
-    if sum(len(text_of(message.get("content"))) for message in messages) < _OFF_LOOP_CHARS:
-        return tokenise(messages, tools)
-    return await asyncio.to_thread(tokenise, messages, tools)

@@ -8,12 +8,12 @@ honoured or refused by name: an agent must not believe in an option that does no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from .errors import bad_request, unsupported
+from .fields import boolean, given_fields, integer, number
+from .template import RESERVED
 
 _IGNORED = frozenset(
     {
@@ -34,10 +34,12 @@ _READ = frozenset(
         *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
         *("n", "response_format", "modalities"),
         *("presence_penalty", "frequency_penalty", "logit_bias"),
+        *("chat_template_kwargs", "reasoning_effort"),
     }
 )
 _MAX_SAMPLES = 128
 """As in OpenAI."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -62,6 +64,8 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -70,34 +74,29 @@ def parse_request(body: bytes) -> ChatRequest:
     Raises:
         ApiError: 400, naming the parameter.
     """
-    try:
-        raw = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise bad_request("The request body must be a JSON object.")
-    given = {name: value for name, value in raw.items() if value is not None}
+    given = given_fields(body)
     _refuse(given)
-    stream = _boolean(given, "stream", False)
+    stream = boolean(given, "stream", False)
     tools = _tools(given.get("tools"))
-    max_tokens = _integer(given, "max_completion_tokens", low=1)
+    max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
-        max_tokens = _integer(given, "max_tokens", low=1)
+        max_tokens = integer(given, "max_tokens", low=1)
     return ChatRequest(
         messages=_messages(given.get("messages")),
         tools=tools,
-        calls=tools is not None and _choice(given),
-        one_call=not _boolean(given, "parallel_tool_calls", True),
+        calls=tools is not None and reads_calls(given),
+        one_call=not boolean(given, "parallel_tool_calls", True),
         n=_samples(given),
         stream=stream,
         include_usage=_include_usage(given, stream),
-        logprobs=_boolean(given, "logprobs", False),
+        logprobs=boolean(given, "logprobs", False),
         max_tokens=max_tokens,
-        temperature=_number(given, "temperature", low=0.0, high=2.0),
-        top_p=_default(_number(given, "top_p", low=0.0, high=1.0), 1.0),
-        top_k=max(_integer(given, "top_k", low=-1) or 0, 0),
-        seed=_integer(given, "seed"),
+        temperature=number(given, "temperature", low=0.0, high=2.0),
+        top_p=_default(number(given, "top_p", low=0.0, high=1.0), 1.0),
+        top_k=max(integer(given, "top_k", low=-1) or 0, 0),
+        seed=integer(given, "seed"),
         stop=_stop(given.get("stop")),
+        template_kwargs=_template_kwargs(given),
     )
 
 
@@ -106,7 +105,7 @@ def _refuse(given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in _READ and name not in _IGNORED:
             raise unsupported(name, "this endpoint does not know it")
-    if _integer(given, "top_logprobs", low=0):
+    if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
     if given.get("response_format", _TEXT) != _TEXT:
         raise unsupported("response_format", "the engine has no grammars; allowed: type text")
@@ -164,18 +163,41 @@ def _check_functions(value: Any, where: str) -> None:
             raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
 
 
-def _choice(given: Mapping[str, Any]) -> bool:
+def reads_calls(given: Mapping[str, Any]) -> bool:
+    """Whether tool calls are wanted, by `tool_choice`."""
     choice = given.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
     return choice == "auto"
 
 
+def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    kwargs = given.get("chat_template_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise bad_request(
+            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    effort = given.get("reasoning_effort")
+    if effort is None:
+        return kwargs
+    if effort not in _EFFORTS:
+        raise bad_request(
+            f"reasoning_effort: got {effort!r}, allowed: {', '.join(_EFFORTS)}",
+            param="reasoning_effort",
+        )
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinks, **kwargs}
+
+
 def _samples(given: Mapping[str, Any]) -> int:
-    number = _integer(given, "n", low=1) or 1
-    if number > _MAX_SAMPLES:
-        raise bad_request(f"n: got {number}, allowed: 1 to {_MAX_SAMPLES}", param="n")
-    return number
+    samples = integer(given, "n", low=1) or 1
+    if samples > _MAX_SAMPLES:
+        raise bad_request(f"n: got {samples}, allowed: 1 to {_MAX_SAMPLES}", param="n")
+    return samples
 
 
 def _include_usage(given: Mapping[str, Any], stream: bool) -> bool:
@@ -194,33 +216,6 @@ def _stop(value: Any) -> tuple[str, ...]:
     if len(texts) > 4:
         raise bad_request(f"stop: got {len(texts)} strings, allowed: 4", param="stop")
     return tuple(texts)
-
-
-def _boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = given.get(name, default)
-    if not isinstance(value, bool):
-        raise bad_request(f"{name} must be true or false.", param=name)
-    return value
-
-
-def _integer(given: Mapping[str, Any], name: str, *, low: int | None = None) -> int | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise bad_request(f"{name}: got {value!r}, expected an integer", param=name)
-    if low is not None and value < low:
-        raise bad_request(f"{name}: got {value}, expected at least {low}", param=name)
-    return value
-
-
-def _number(given: Mapping[str, Any], name: str, *, low: float, high: float) -> float | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise bad_request(f"{name}: got {value!r}, expected {low:g} to {high:g}", param=name)
-    return float(value)
 
 
 def _default(value: float | None, default: float) -> float:

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence, Set
 
 import numpy as np
 
 from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
-from .tree import Sample, Sampled, Tree
+from .tree import Root, Sample, Sampled, Tree
 
 _NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
 
 
-def export_rows(tree: Tree, *, train: bool) -> list[Row]:
+def export_rows(
+    tree: Tree, roots: Sequence[Root], *, train: bool, train_side_lineages: bool = True
+) -> list[Row]:
     """One row per path of the tree, in the order their last turns were sampled.
 
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only ever continued is one row; replies that never reached
-    their client are on no path. With `train` False, and on greedy turns and tokens without a
-    real log-prob or with an unknown version, nothing trains.
+    their client are on no path. A row's lineage is the place of its root in `roots`. With `train`
+    False, and on greedy turns and tokens without a real log-prob or with an unknown version,
+    nothing trains; nor do lineages but the first without `train_side_lineages`.
     """
     paths = [_path(node) for node in tree.leaves()]
+    lineage_of = {id(root): number for number, root in enumerate(roots)}
     owner: dict[int, int] = {}
     for index in sorted(range(len(paths)), key=lambda i: -_length(paths[i])):
         for node in paths[index]:
             owner.setdefault(node.turn, index)
-    return [
-        _row(path, lambda node, index=index: train and owner[node.turn] == index)
-        for index, path in enumerate(paths)
-    ]
+    rows: list[Row] = []
+    for index, path in enumerate(paths):
+        lineage = lineage_of[id(path[0].context.root)]
+        trains = train and (train_side_lineages or lineage == 0)
+        own = {node.turn for node in path if trains and owner[node.turn] == index}
+        rows.append(_row(path, own, lineage))
+    return rows
 
 
 def _path(node: Sampled | None) -> list[Sampled]:
@@ -46,7 +53,7 @@ def _length(path: list[Sampled]) -> int:
     return sum(len(node.context.ids) + len(node.ids) for node in path)
 
 
-def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
+def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
     tokens: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
@@ -57,7 +64,7 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
     times_s: list[float] = []
     for node in path:
         fed, sample = len(node.context.ids), node.sample
-        sampled, train = len(sample.ids), sample.temperature > 0 and trains(node)
+        sampled, train = len(sample.ids), sample.temperature > 0 and node.turn in trained
         tokens += node.context.ids + sample.ids
         mask += [False] * fed + [train and ok for ok in _trainable(sample)]
         # a masked token's log-prob must not reach a ratio as inf or NaN
@@ -76,6 +83,7 @@ def _row(path: list[Sampled], trains: Callable[[Sampled], bool]) -> Row:
         temperatures=np.array(temperatures, np.float32),
         turn_ids=np.array(turns, np.int32),
         times_s=np.array(times_s, np.float64),
+        lineage=lineage,
     )
 
 

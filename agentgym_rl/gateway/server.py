@@ -46,7 +46,9 @@ class SessionServer:
 
         `turn_timeout_s` bounds each reply; past it the turn fails as infrastructure.
         """
-        session = self._session_type(session_id, sampling=sampling, turn_timeout_s=turn_timeout_s)
+        session = self._session_type(
+            session_id, sampling=sampling, turn_timeout_s=turn_timeout_s, config=self._config
+        )
         self._sessions.add(session)
         return session
 

@@ -6,31 +6,55 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
+import zlib
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
-from agentgym_rl.trajectory import Row
+from agentgym_rl.trajectory import NO_CREDIT, Credit, Row
 
+from .conversations import Conversations
+from .credit import Credits
 from .errors import session_closed, unknown_key
 from .exchange import Exchanges
+from .requests import ChatRequest
 from .rows import export_rows
-from .tree import Context, Sample, Sampled, Tree
+from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
+
+if TYPE_CHECKING:
+    from .canary import Pending
 
 _REMEMBERED = 100_000
 """Closed sessions that still answer 410; older ones answer 401."""
 
+_DEFAULTS = GatewayConfig()
+
 COUNTERS: Mapping[str, str] = {
     "forks": "turns that do not continue the path before them (each makes a row of its own)",
-    "forks_sibling": "of these: the same messages were asked again",
-    "forks_history_edit": "an earlier message was rewritten",
+    "forks_new_root": "of these: other system messages, tools or template arguments (a helper)",
+    "forks_history_edit": "an earlier message was rewritten, or a summary put in its place",
     "forks_args_edit": "a sampled tool call was rewritten",
-    "forks_new_root": "other tools, or another conversation",
-    "forks_template": "the chat template has no local turns",
+    "forks_think_drop": "a user spoke, and the template drops thoughts (`thinking_history`)",
+    "forks_template": "the chat template has no local turns, or no place for a message",
+    "forks_seam": "the turn ended with a token that the new messages do not begin with",
+    "forks_sibling": "the same messages were asked again",
+    "forks_n_sibling": "another of the n choices of one request",
+    "forks_retry_sibling": "a request was sent again, and sampled again",
+    "ambiguous_echoes": "turns that continue one of several that say the same, by a guess",
+    "trusted_edits": "turns that continue one whose call the client rewrote (`edited_calls`)",
+    "side_turns": "answered turns outside the main lineage",
+    "canary_turns": "continued turns that were compared with a rendering of the whole",
+    "canary_whitespace": "of these: the first difference is white space",
+    "canary_thinking": "a thought that the template would drop or add",
+    "canary_arguments": "the arguments of a call",
+    "canary_spelling": "the same text in other tokens",
+    "canary_other": "anything else",
     "tool_calls": "calls handed to the client",
     "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
     "length_turns": "turns cut by max_tokens or the context length",
@@ -78,6 +102,8 @@ class SessionRecord:
     counters: Mapping[str, int]
     infra_error: str
     """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+    credit: Credit = NO_CREDIT
+    """What the session was paid, beside what the environment pays."""
     tools: Sequence[Mapping[str, Any]] = ()
     """What that last turn offered."""
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -89,18 +115,30 @@ class Session:
     """One episode's conversations. `key` is the API key that opens it."""
 
     def __init__(
-        self, session_id: str, *, sampling: SessionSampling, turn_timeout_s: float
+        self,
+        session_id: str,
+        *,
+        sampling: SessionSampling,
+        turn_timeout_s: float,
+        config: GatewayConfig = _DEFAULTS,
     ) -> None:
         self.id = session_id
         self.key = f"sk-arl-{secrets.token_hex(16)}"
         self.sampling = sampling
         self.turn_timeout_s = turn_timeout_s
-        self.tree = Tree()
+        self.config = config
+        self.tree = Tree(edited_calls=config.edited_calls)
+        self.main_tools: Sequence[str] = ()
+        """Names of the environment's tools; the lineage that is offered them is the main one."""
+        self._credits = Credits()
+        self._canaries: list[Pending] = []
+        self._opened = datetime.now()
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.infra_error = ""
         self.closed = False
         self._requests = 0
         self.exchanges = Exchanges()
+        self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._in_flight: set[asyncio.Timeout] = set()
@@ -124,6 +162,28 @@ class Session:
     def request_id(self, number: int) -> str:
         """The engine's name for a request, never used before."""
         return f"{self.id}-{self._tag}-{number}"
+
+    def locate(self, request: ChatRequest) -> Place:
+        """Where a request's conversation stands in the tree."""
+        place = self.tree.locate(
+            request.messages, tools=request.tools, template_kwargs=request.template_kwargs
+        )
+        self.counters["ambiguous_echoes"] += place.guessed
+        self.counters["trusted_edits"] += place.trusted
+        return place
+
+    def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
+        """What the chat template is given; the session's date does not change at midnight."""
+        return {**request.template_kwargs, "strftime_now": self._opened.strftime}
+
+    def draws_canary(self) -> bool:
+        """Whether the next request is one of `gateway.canary_fraction`: by its number alone."""
+        drawn = zlib.crc32(f"{self.id}/{self._requests}".encode())
+        return drawn < self.config.canary_fraction * 2**32
+
+    def add_canary(self, pending: Pending) -> None:
+        """A comparison that was begun; it is counted once it is done."""
+        self._canaries.append(pending)
 
     @contextmanager
     def in_flight(self, deadline: asyncio.Timeout) -> Iterator[None]:
@@ -154,10 +214,16 @@ class Session:
         reply: Mapping[str, Any],
         *,
         request: int,
+        sibling_of: SiblingOf | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Sampled:
-        """Record an answered turn, before its reply leaves; tell the node when it has."""
-        node, cause = self.tree.commit(context, sample, reply, request=request)
+        """Record an answered turn, before its reply leaves; tell the node when it has.
+
+        `sibling_of`: see `Tree.commit`.
+        """
+        node, cause = self.tree.commit(
+            context, sample, reply, request=request, sibling_of=sibling_of
+        )
         self._messages, self._tools = [*messages, reply], tools or ()
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
@@ -167,21 +233,59 @@ class Session:
             self.counters[f"forks_{cause}"] += 1
         return node
 
+    def reward(
+        self, value: float, *, turn: int | str | None = None, lineage: int | None = None
+    ) -> None:
+        """Pay the episode; or one turn (its number or the id of its reply) and, with
+        `algo.turn_discount`, those it follows; or all turns of a lineage (0 is the main one).
+
+        Rewards add up.
+
+        Raises:
+            ValueError: not a finite number, no such turn or lineage, or both are given.
+        """
+        roots = self.tree.lineages(self.main_tools)
+        if isinstance(turn, str):
+            turn = self._turn_of(turn)
+        self._credits.pay(value, turn=turn, lineage=lineage, turns=self.tree.turns, roots=roots)
+
     def record(self) -> SessionRecord:
         """Everything recorded so far."""
-        rows = export_rows(self.tree, train=self.sampling.train)
-        trained = {
+        roots = self.tree.lineages(self.main_tools)
+        side = self.config.train_side_lineages
+        rows = export_rows(self.tree, roots, train=self.sampling.train, train_side_lineages=side)
+        counted = {
             "trained_tokens": sum(row.num_trained for row in rows),
             "lost_replies": self.tree.num_lost,
+            "side_turns": sum(len(root.turns) for root in roots[1:]),
         }
         return SessionRecord(
             rows=rows,
             num_turns=self.num_turns,
             messages=self._messages,
-            counters=self.counters | trained,
+            counters=self.counters | counted | self._canary_counts(),
             infra_error=self.infra_error,
             tools=self._tools,
+            credit=self._credits.record(self.tree.turns, roots),
         )
+
+    def _turn_of(self, response_id: str) -> int:
+        """The turn whose reply had this id.
+
+        Raises:
+            ValueError: none had.
+        """
+        _, found, number = response_id.rpartition(self.request_id(0).removesuffix("0"))
+        node = self.tree.of_request(int(number)) if found and number.isdecimal() else None
+        if node is None:
+            raise ValueError(f"no answered turn of this session has the id {response_id!r}")
+        return node.turn
+
+    def _canary_counts(self) -> dict[str, int]:
+        """Comparisons that are done, by what they found. The tokens of a turn take longer."""
+        verdicts = [pending.result() for pending in self._canaries if pending.done()]
+        found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
+        return {"canary_turns": len(verdicts), **found}
 
 
 class SessionTable:

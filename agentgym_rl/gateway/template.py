@@ -13,13 +13,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym_rl.errors import ConfigError
 
-_REASONING = ("reasoning_content", "thinking", "reasoning")
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names under which clients and templates know what a model thought."""
+RESERVED = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("conversation", "chat_template", "tokenize", "strftime_now", "raise_exception"),
+    }
+)
+"""Names that a client's template arguments may not have."""
+NO_KWARGS: Mapping[str, Any] = {}
+_REFUSALS = (
+    *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,
+)
+"""What templates raise, on purpose or not, on what they were not written for."""
 
 
 class ChatTemplate:
@@ -37,11 +51,15 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self.response_template = response_template
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            named = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
+        self.variables = frozenset(named)
+        """Names that the template asks for; other arguments do nothing."""
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:
@@ -73,21 +91,25 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> str:
-        """The conversation as text.
+        """The conversation as text; `kwargs` are the template's own arguments.
 
         Raises:
             ValueError: the template refuses these messages.
         """
         try:
             return self._template.render(
-                messages=[_for_template(message) for message in messages],
-                tools=tools or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                {
+                    **self._special_tokens,
+                    **kwargs,
+                    "messages": [_for_template(message) for message in messages],
+                    "tools": tools or None,
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        except _REFUSALS as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
 
 
@@ -109,7 +131,7 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
     """Templates expect absent keys where OpenAI sends null, and one name for reasoning."""
     plain = {key: value for key, value in message.items() if value is not None}
-    reasoning = next((plain[name] for name in _REASONING if name in plain), None)
+    reasoning = next((plain[name] for name in REASONING if name in plain), None)
     if reasoning is not None:
         plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
     return plain

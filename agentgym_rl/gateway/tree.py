@@ -1,7 +1,8 @@
 """A session's token tree: which messages were said, and the exact tokens behind them.
 
-    Root(tools) ─ Context ─ Sampled ─ Context ─ Sampled      a pure conversation: one path
-                       └─── Sampled ─ …                      asked again, or history edited: a fork
+    Root(system, tools) ─ Context ─ Sampled ─ Context ─ Sampled      a pure conversation: one path
+                               └─── Sampled ─ …                      asked again, or edited: a fork
+    Root(others) ─ …                                                 a helper: a lineage of its own
 
 Contexts hold tokens the engine was fed (prompts, tool output, template glue), Sampled nodes the
 tokens it answered with. A node holds only what it adds; the tokens from the top of a path to a
@@ -12,97 +13,34 @@ never change once added, so concurrent turns of a session need no lock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from .messages import MessageKey, message_key, request_of
+from .echoes import echoed, restored, rewritten, until_next_reply
+from .messages import MessageKey, message_key, num_leading, root_key
+from .nodes import Context, ForkCause, Root, Sample, Sampled
+from .template import NO_KWARGS
 
-ForkCause = Literal["sibling", "history_edit", "args_edit", "new_root", "template"]
-"""Why a turn does not continue the path before it: the same messages asked again; an earlier
-message rewritten; a sampled tool call rewritten; other tools or another conversation; a template
-whose turns are not local."""
-
-
-@dataclass(slots=True, eq=False)
-class Root:
-    """Where conversations with one set of tools begin."""
-
-    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class Context:
-    """Tokens fed to the engine. They follow those of `base`, or open a prompt (None)."""
-
-    base: Sampled | None
-    ids: list[int]
-    anchor: Root | Sampled
-    """What it follows in the conversation; `base` unless the tokens had to be rendered anew."""
-    cause: ForkCause | None
-    replies: list[Sampled] = field(default_factory=list)
-
-    def path(self) -> list[int]:
-        """The exact engine input: every token from the top down to here."""
-        parts: list[list[int]] = [self.ids]
-        base = self.base
-        while base is not None:
-            parts += (base.ids, base.context.ids)
-            base = base.context.base
-        return list(chain.from_iterable(reversed(parts)))
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What the engine returned for one turn; the lists have one entry per token.
-
-    While the turn is being sampled, `versions` may lag behind.
-    """
-
-    ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    admitted: list[int]
-    """The version known to serve when the token's request was sent."""
-    times_s: list[float]
-    temperature: float
-
-
-@dataclass(slots=True, eq=False)
-class Sampled:
-    """One answered turn."""
-
-    context: Context
-    turn: int
-    """Counts the session's answered turns from 0."""
-    request: int
-    """The number its tool-call ids carry."""
-    sample: Sample
-    message: Mapping[str, Any]
-    """The assistant message as the client got it."""
-    key: MessageKey
-    next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
-    delivered: bool = False
-    """Whether a client got the whole reply."""
-
-    @property
-    def ids(self) -> list[int]:
-        return self.sample.ids
-
-    def note_delivery(self) -> None:
-        """A client got the whole reply."""
-        self.delivered = True
+SiblingOf = Literal["n", "retry"]
+EditedCalls = Literal["fork", "trust"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a conversation stands: `tail` are the messages after the last sampled turn found."""
 
+    root: Root
     anchor: Root | Sampled
-    tail: list[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]]
+    """The whole conversation; turns found are what was sampled, thoughts and all."""
+    tail: Sequence[Mapping[str, Any]]
     tail_keys: tuple[MessageKey, ...]
     edited: ForkCause | None
     """Set when an assistant message is not what was sampled."""
+    guessed: bool
+    """Whether the last turn found was one of several that say the same."""
+    trusted: bool
+    """Whether the last turn found was rewritten by the client, which was not held against it."""
 
     @property
     def known(self) -> Context | None:
@@ -111,47 +49,77 @@ class Place:
 
 
 class Tree:
-    """All turns of one session."""
+    """All turns of one session.
 
-    def __init__(self) -> None:
+    `edited_calls`: what a sampled tool call counts as that comes back with other arguments.
+    """
+
+    def __init__(self, *, edited_calls: EditedCalls = "fork") -> None:
         self._roots: dict[str, Root] = {}
+        self._trusts = edited_calls == "trust"
         self.turns: list[Sampled] = []
 
-    def locate(self, tools: str, messages: Sequence[Mapping[str, Any]]) -> Place:
+    def locate(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> Place:
         """Follow `messages` down the tree as far as they are what was said and sampled."""
-        anchor: Root | Sampled = self._roots.setdefault(tools, Root())
+        start = num_leading(messages)
+        root = self._root(messages[:start], tools, template_kwargs)
+        keys = [message_key(message) for message in messages]
+        whole = list(messages)
+        anchor: Root | Sampled = root
         edited: ForkCause | None = None
-        tail: list[Mapping[str, Any]] = []
-        keys: list[MessageKey] = []
-        for message in messages:
-            key = message_key(message)
-            if message["role"] == "assistant":
-                context = anchor.next.get(tuple(keys))
-                found = _reply(context, message, key)
-                if found is not None:
-                    anchor, edited, tail, keys = found, None, [], []
-                    continue
-                edited = self._edit(context, message)
-            tail.append(message)
-            keys.append(key)
-        return Place(anchor, tail, tuple(keys), edited)
+        guessed = trusted = False
+        for index in range(start, len(messages)):
+            message = messages[index]
+            if message["role"] != "assistant":
+                continue
+            context = anchor.next.get(tuple(keys[start:index]))
+            replies = context.replies if context else []
+            same = [node for node in replies if node.key == keys[index]]
+            edit = None if same else rewritten(replies, message)
+            if edit is not None and self._trusts:
+                same = [edit]
+            if not same:
+                edited = "args_edit" if edit else "history_edit"
+                continue
+            anchor, guessed = echoed(same, message, until_next_reply(messages, keys, index))
+            edited, trusted, start = None, edit is not None, index + 1
+            whole[index] = restored(anchor.message, message)
+        tail_keys = tuple(keys[start:])
+        return Place(root, anchor, whole, whole[start:], tail_keys, edited, guessed, trusted)
 
-    def extend(self, place: Place, ids: list[int], *, base: Sampled | None) -> Context:
-        """Add the tokens of `place`'s tail, standing on `base` or opening a prompt."""
-        cause = place.edited
-        if cause is None and base is None:
-            cause = "template" if isinstance(place.anchor, Sampled) else "new_root"
-        return place.anchor.next.setdefault(
-            place.tail_keys, Context(base=base, ids=ids, anchor=place.anchor, cause=cause)
-        )
+    def extend(
+        self, place: Place, ids: list[int], *, base: Sampled | None, cause: ForkCause | None = None
+    ) -> Context:
+        """Add the tokens of `place`'s tail, standing on `base` or opening a prompt.
+
+        `cause`: why they do not stand on the turn before.
+        """
+        context = Context(place.root, base, ids, place.anchor, place.edited or cause)
+        return place.anchor.next.setdefault(place.tail_keys, context)
 
     def commit(
-        self, context: Context, sample: Sample, message: Mapping[str, Any], *, request: int
+        self,
+        context: Context,
+        sample: Sample,
+        message: Mapping[str, Any],
+        *,
+        request: int,
+        sibling_of: SiblingOf | None = None,
     ) -> tuple[Sampled, ForkCause | None]:
-        """Add an answered turn; and why it forks, if it does."""
-        cause = self._fork_cause(context)
+        """Add an answered turn; and why it forks, if it does.
+
+        `sibling_of`: why the same messages were sampled again, where the caller knows.
+        """
+        cause = self._fork_cause(context, sibling_of)
         node = Sampled(context, len(self.turns), request, sample, message, message_key(message))
         self.turns.append(node)
+        context.root.turns.append(node)
         context.replies.append(node)
         return node, cause
 
@@ -173,33 +141,56 @@ class Tree:
         counted: set[int] = set()
         extended: set[int] = set()
         for node in reversed(self.turns):  # a turn comes before those that stand on it
-            if node.delivered or node.turn in extended:
+            if node.delivered or node.turn in counted:
                 counted.add(node.turn)
+                if node.parent is not None:  # a client that goes on from a reply has seen it
+                    counted.add(node.parent.turn)
                 if node.context.base is not None:
                     extended.add(node.context.base.turn)
         return counted, extended
 
-    def _fork_cause(self, context: Context) -> ForkCause | None:
+    def of_request(self, request: int) -> Sampled | None:
+        """The turn that answered a request."""
+        return next((node for node in self.turns if node.request == request), None)
+
+    def lineages(self, main_tools: Sequence[str] = ()) -> list[Root]:
+        """Roots with turns. The first is the main one: of those that offer all of `main_tools`
+        the one that was answered first, or else the first of all."""
+        roots = sorted((r for r in self._roots.values() if r.turns), key=lambda r: r.turns[0].turn)
+        mains = [root for root in roots if _offers(root.tools, main_tools)]
+        return sorted(roots, key=lambda root: root is not (mains or roots)[0])
+
+    def _root(
+        self,
+        leading: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        template_kwargs: Mapping[str, Any],
+    ) -> Root:
+        key = root_key(leading, tools, template_kwargs)
+        if key not in self._roots:
+            self._roots[key] = Root(tuple(tool["function"]["name"] for tool in tools or ()))
+        return self._roots[key]
+
+    def _fork_cause(self, context: Context, sibling_of: SiblingOf | None) -> ForkCause | None:
         if not self.turns:
             return None
         if context.replies:
-            return "sibling"
-        if context.cause is None:
-            others = context.anchor.next.values()
-            return "history_edit" if any(other.replies for other in others) else None
-        return context.cause
-
-    @staticmethod
-    def _edit(context: Context | None, message: Mapping[str, Any]) -> ForkCause:
-        """Our own call in its own place, but rewritten; else any other history."""
-        request = request_of(message)
-        replies = context.replies if context else []
-        ours = request is not None and any(node.request == request for node in replies)
-        return "args_edit" if ours else "history_edit"
+            return _SIBLINGS[sibling_of]
+        if not context.root.turns:
+            return "new_root"
+        others = [other for other in context.anchor.next.values() if other.replies]
+        if context.base is context.anchor and not others:
+            return None  # even where a client put in messages of its own
+        return context.cause or "history_edit"
 
 
-def _reply(context: Context | None, message: Mapping[str, Any], key: MessageKey) -> Sampled | None:
-    """The sampled turn a client echoes: the one whose tool-call ids it carries, else the last."""
-    same = [node for node in context.replies if node.key == key] if context else []
-    request = request_of(message)
-    return next((node for node in same if node.request == request), same[-1] if same else None)
+_SIBLINGS: Mapping[SiblingOf | None, ForkCause] = {
+    "n": "n_sibling",
+    "retry": "retry_sibling",
+    None: "sibling",
+}
+
+
+def _offers(offered: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether all `wanted` tools are there, perhaps under a server's name (`mcp__env__look`)."""
+    return all(any(o == w or o.endswith(f"_{w}") for o in offered) for w in wanted)

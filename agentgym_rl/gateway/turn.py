@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -106,8 +107,21 @@ class Turn:
                 content.append({**entry, "top_logprobs": []})
         return {"content": content, "refusal": None}
 
-    def commit(self) -> Sampled:
+    def reasoning_tokens(self) -> int:
+        """Sampled tokens up to the end of the thoughts."""
+        if not self._reasoning:
+            return 0
+        ids, end = self.sample.ids, 0
+        text = self._chat.text(ids)
+        for piece in self._reasoning:
+            end = max(text.find(piece, end), end) + len(piece)
+        lengths = range(len(ids))
+        return bisect_left(lengths, end, key=lambda length: len(self._chat.text(ids[:length])))
+
+    def commit(self, *, is_retry: bool = False) -> Sampled:
         """Record the finished turn; `message` is what to send, the node to be told of delivery.
+
+        `is_retry`: the client asked before, and the answer to that is not there any more.
 
         Raises:
             ApiError: 410, the session was closed meanwhile.
@@ -122,6 +136,7 @@ class Turn:
             self.message,
             request=self.number,
             tools=self.request.tools,
+            sibling_of="n" if self.index else "retry" if is_retry else None,
         )
         counters = self.session.counters
         counters["prompt_tokens"] += len(self.prompt)
@@ -239,9 +254,7 @@ async def open_turns(
     policy = session.sampling
     if policy.train:
         _refuse_cuts(request)
-    context, prompt = await prepare_context(
-        session.tree, chat, request, max_model_len=max_model_len
-    )
+    context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,

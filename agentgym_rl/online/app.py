@@ -2,7 +2,7 @@
 
     POST   /admin/v1/sessions                {"task", "data", "temperature"} → id, api_key, base_url
     GET    /admin/v1/sessions/ID
-    POST   /admin/v1/sessions/ID/rewards     {"reward"}: added up
+    POST   /admin/v1/sessions/ID/rewards     {"reward", "turn" or "lineage"}: added up
     POST   /admin/v1/sessions/ID/close       {"reward", "outcome", "error"}
     GET    /admin/v1/status
 
@@ -113,13 +113,18 @@ class AdminApp:
         return found
 
     def _pay(self, session_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        _known(body, "reward")
+        _known(body, "reward", "turn", "lineage")
         if "reward" not in body:
             raise Refused("reward is missing")
+        turn, lineage = body.get("turn"), body.get("lineage")
+        if isinstance(turn, bool) or not isinstance(turn, int | str | None):
+            raise Refused(f"turn: got {turn!r}, expected a turn's number or the id of its reply")
+        if isinstance(lineage, bool) or not isinstance(lineage, int | None):
+            raise Refused(f"lineage: got {lineage!r}, expected a number; 0 is the main one")
         reward, seat = _number("reward", body["reward"]), self._found(session_id)
         if not isinstance(seat, Seat):
             raise ApiError(410, f"Session {session_id} is closed.", code="session_closed")
-        self._desk.pay(seat, reward)
+        self._desk.pay(seat, reward, turn=turn, lineage=lineage)
         return self._desk.describe(seat)
 
     async def _close(self, session_id: str, body: Mapping[str, Any]) -> dict[str, Any]:

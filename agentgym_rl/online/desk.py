@@ -132,15 +132,29 @@ class Desk:
         """An open session, what a closed one came to, or None."""
         return self._seats.get(session_id) or self._closed.get(session_id)
 
-    def pay(self, seat: Seat, reward: float) -> None:
-        """Add to the reward of the episode.
+    def pay(
+        self,
+        seat: Seat,
+        reward: float,
+        *,
+        turn: int | str | None = None,
+        lineage: int | None = None,
+    ) -> None:
+        """Add to the reward of the episode, of one of its turns, or of a lineage
+        (`Session.reward`).
 
         Raises:
-            Refused: it is no finite number.
+            Refused: it is no finite number, or there is no such turn or lineage.
         """
         if not math.isfinite(seat.reward + reward):
             raise Refused(f"reward: got {reward}, expected a finite number")
-        seat.reward += reward
+        if turn is None and lineage is None:
+            seat.reward += reward
+        else:
+            try:
+                seat.session.reward(reward, turn=turn, lineage=lineage)
+            except ValueError as error:
+                raise Refused(str(error)) from error
         seat.num_rewards += 1
 
     async def close(self, seat: Seat, outcome: Outcome, *, error: str = "") -> dict[str, Any]:
@@ -172,6 +186,7 @@ class Desk:
             messages=record.messages,
             tools=record.tools,
             error=error,
+            credit=record.credit,
         )
         result = {
             "id": session.id,

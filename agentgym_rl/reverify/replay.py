@@ -88,7 +88,7 @@ class Replayer:
             await env.close()
         return Replay(
             recorded,
-            reward=env.reward,
+            reward=env.reward + recorded.credit.episode_reward,
             verifier=str(told.get("verifier", "")),
             verifier_detail=str(told.get("verifier_detail", "")),
             divergence=_divergence(recorded, env, seen),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import episode_advantages, shuffled
+from agentgym_rl.algo.advantages import episode_advantages, shuffled, token_advantages
 from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
 from agentgym_rl.algo.losses import LOSSES, aggregation_weights
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
@@ -70,7 +70,7 @@ class Stepper:
         """
         tally = Tally()
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
-        advantages = self._advantages(shard)
+        advantages = self._advantages(shard, tokens)
         with phases.phase("proximal"):
             proximal = self._proximal(tokens)
         tally_mismatch(
@@ -80,22 +80,25 @@ class Stepper:
         tally_weights(tally, objective.behavior)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
-        self._minibatches(tokens, advantages, objective, tally, phases)
+        self._minibatches(tokens, objective, tally, phases)
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
 
-    def _advantages(self, shard: BatchShard) -> Tensor:
-        """[E], of the whole batch, times the weights of the episodes' tasks."""
+    def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
+        """[N] of this rank's trained tokens, times the weights of their episodes' tasks."""
         advantages = episode_advantages(
             shard.rewards,
             shard.group_ids,
             baseline=self._algo.baseline,
             scale=self._algo.scale,
         )
-        if self._algo.shuffle_advantages:
-            advantages = shuffled(advantages, seed=self._seed, step=shard.step)
+        if self._algo.shuffle_advantages:  # then nothing may tell a good turn from a bad one
+            advantages = shuffled(advantages, seed=self._seed, step=shard.step)[tokens.episodes]
+        else:
+            advantages = token_advantages(advantages, tokens.episodes, tokens.turn_returns)
         if shard.weights:
-            advantages = advantages * torch.tensor(shard.weights, dtype=advantages.dtype)
+            weights = torch.tensor(shard.weights, dtype=advantages.dtype)
+            advantages = advantages * weights[tokens.episodes]
         return advantages
 
     @torch.no_grad()
@@ -136,21 +139,21 @@ class Stepper:
         return Objective(
             anchor=behavior if algo.naive else proximal,
             behavior=corrected,
-            advantages=advantages[tokens.episodes],
+            advantages=advantages,
             weights=weights * len(shard.minibatches),
         )
 
     def _minibatches(
         self,
         tokens: ShardTokens,
-        advantages: Tensor,
         objective: Objective,
         tally: Tally,
         phases: Phases,
     ) -> None:
+        starts = tokens.starts
         plans = [
             tokens.micro_batches(
-                [r for r in rows if advantages[tokens.row_episodes[r]] != 0],
+                [r for r in rows if objective.advantages[starts[r] : starts[r + 1]].any()],
                 self._trainer.max_tokens_per_microbatch,
             )
             for rows in tokens.minibatches

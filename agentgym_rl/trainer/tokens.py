@@ -15,7 +15,7 @@ from torch import Tensor
 
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.packing import PackedRows, pack_rows
-from agentgym_rl.batch import BatchShard
+from agentgym_rl.batch import BatchRow, BatchShard
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trajectory import Row
 
@@ -34,8 +34,6 @@ class ShardTokens:
     """Flat view of a shard; rows without a trained token are left out."""
 
     rows: Sequence[Row]
-    row_episodes: Sequence[int]
-    """[R] episode of each row."""
     starts: Sequence[int]
     """[R + 1] row r's trained tokens are starts[r]:starts[r + 1] of the flat arrays."""
     minibatches: Sequence[Sequence[int]]
@@ -50,6 +48,8 @@ class ShardTokens:
     """[N] int64, in versions."""
     spans_versions: Tensor
     """[N] bool: the token's turn was sampled by more than one version."""
+    turn_returns: Tensor
+    """[N] float64, of the token's turn; 0 where nothing was paid to turns or lineages."""
     tokens_per_episode: Tensor
     """[E] int64 trained tokens of each episode; 0 for episodes of other ranks."""
 
@@ -70,7 +70,6 @@ class ShardTokens:
         episodes = torch.from_numpy(np.repeat(np.asarray(row_episodes, np.int64), counts))
         return cls(
             rows=rows,
-            row_episodes=row_episodes,
             starts=starts.tolist(),
             minibatches=[list(range(a, b)) for a, b in pairwise(firsts)],
             row_index=torch.from_numpy(np.repeat(np.arange(len(rows)), counts)),
@@ -78,6 +77,7 @@ class ShardTokens:
             behavior_logprobs=_flat(rows, "behavior_logprobs", np.float32),
             staleness=shard.step - _flat(rows, "policy_versions", np.int64),
             spans_versions=_joined([_spans(row) for row in rows], np.bool_),
+            turn_returns=_joined([_returns(item, shard) for item in flat], np.float64),
             tokens_per_episode=torch.bincount(episodes, minlength=len(shard.rewards)),
         )
 
@@ -117,12 +117,26 @@ def _spans(row: Row) -> np.ndarray:
     return np.isin(turns, several)
 
 
+def _returns(item: BatchRow, shard: BatchShard) -> np.ndarray:
+    """Per trained token: the return of its turn."""
+    row, returns = item.row, shard.turn_returns[item.episode] if shard.turn_returns else ()
+    if not returns:
+        return np.zeros(row.num_trained)
+    return np.asarray(returns, np.float64)[row.turn_ids[row.loss_mask]]
+
+
 def _check(shard: BatchShard, vocab_size: int) -> None:
     num_episodes = len(shard.rewards)
     if num_episodes != len(shard.group_ids):
         raise TrainerError(f"{num_episodes} rewards but {len(shard.group_ids)} group ids")
     if not np.isfinite(np.asarray(shard.rewards, np.float64)).all():
         raise TrainerError(f"batch {shard.step} has a reward that is not finite")
+    if shard.turn_returns and len(shard.turn_returns) != num_episodes:
+        raise TrainerError(
+            f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes"
+        )
+    if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in shard.turn_returns):
+        raise TrainerError(f"batch {shard.step} has a turn's return that is not finite")
     for item in (item for part in shard.minibatches for item in part):
         if not 0 <= item.episode < num_episodes:
             raise TrainerError(f"row of episode {item.episode}, batch has {num_episodes}")
@@ -130,4 +144,9 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
             raise TrainerError(
                 f"token ids {tokens.min()}..{tokens.max()}, the model has 0..{vocab_size - 1}"
+            )
+        returns = shard.turn_returns[item.episode] if shard.turn_returns else ()
+        if returns and len(tokens) and item.row.turn_ids.max() >= len(returns):
+            raise TrainerError(
+                f"a row has turn {item.row.turn_ids.max()}, its episode {len(returns)} turns"
             )

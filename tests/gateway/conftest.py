@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
@@ -17,6 +18,7 @@ from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
@@ -86,6 +88,16 @@ class Answer:
         assert all(line.startswith("data: ") for line in lines)
         return [line if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
 
+    @property
+    def typed_events(self) -> list[Any]:
+        """Of a stream whose events are named; the name is also their type."""
+        events = []
+        for block in self.data.decode().split("\n\n")[:-1]:
+            name, _, data = block.removeprefix("event: ").partition("\ndata: ")
+            events.append(json.loads(data))
+            assert events[-1]["type"] == name
+        return events
+
 
 class Stage:
     """A gateway over a sampler, and requests straight into its ASGI app."""
@@ -112,16 +124,17 @@ class Stage:
         key: str | Session,
         body: Any = None,
         *,
+        path: str = "/v1/chat/completions",
         hang_up_s: float = 60.0,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Answer:
-        """Send a chat completion; the client hangs up after `hang_up_s`."""
+        """Ask `path`; the client hangs up after `hang_up_s`."""
         key = key.key if isinstance(key, Session) else key
         fields = {"model": "tiny", **fields}
         data = json.dumps(fields).encode() if body is None else body
         headers = {"authorization": f"Bearer {key}", **(headers or {})}
-        return await self.request("POST", "/v1/chat/completions", data, headers, hang_up_s)
+        return await self.request("POST", path, data, headers, hang_up_s)
 
     async def request(
         self,
@@ -215,6 +228,33 @@ def check_exact(
 @pytest.fixture(scope="session")
 def chat() -> ChatFormat:
     return ChatFormat.load(BUNDLED)
+
+
+THINKER = """\
+{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\\n' }}
+    {%- if m.reasoning_content %}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}
+    {%- endif %}
+    {{- m.content or '' }}
+    {%- for c in m.tool_calls or [] %}
+        {{- '<tool_call>\\n{"name": "' ~ c.function.name ~ '", "arguments": ' }}
+        {{- c.function.arguments | tojson ~ '}\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}OPENED{% endif %}"""
+
+
+@pytest.fixture(scope="session")
+def thinker():
+    """A chat format with thoughts; `opened`: its prompts end inside one."""
+    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
+
+    def make(*, opened=False):
+        source = THINKER.replace("OPENED", "{{ '<think>\\n' }}" if opened else "")
+        return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
+
+    return make
 
 
 @pytest.fixture(scope="session")

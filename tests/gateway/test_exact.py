@@ -63,16 +63,16 @@ class RetokenizingTree(Tree):
         super().__init__()
         self._chat = chat
 
-    def commit(self, context, sample, message, *, request):
+    def commit(self, context, sample, message, **more):
         sample = _retokenized(self._chat, sample)
-        return super().commit(context, sample, message, request=request)
+        return super().commit(context, sample, message, **more)
 
 
 class RetokenizingAtExport(RetokenizingTree):
     """Planted: feeds the engine exactly, and spoils the record afterwards."""
 
-    def commit(self, context, sample, message, *, request):
-        cause = Tree.commit(self, context, sample, message, request=request)
+    def commit(self, context, sample, message, **more):
+        cause = Tree.commit(self, context, sample, message, **more)
         self.spoilt = [_retokenized(self._chat, node.sample) for node in self.turns]
         return cause
 

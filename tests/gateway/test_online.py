@@ -91,6 +91,27 @@ def test_rewards_add_up_and_closing_is_safe_to_repeat(office):
     assert (late.status, late.headers["x-should-retry"]) == (410, "false")
 
 
+def test_rewards_of_turns_are_in_the_log(office):
+    one = office()
+
+    async def play():
+        opened = await one.open()
+        path, ask = f"sessions/{opened['id']}", [{"role": "user", "content": "Hi"}]
+        reply = (await one.scene.post(opened["api_key"], messages=ask)).body
+        ask += [reply["choices"][0]["message"], *ask]
+        await one.scene.post(opened["api_key"], messages=ask)
+        await one.ask("POST", f"{path}/rewards", reward=-1, turn=reply["id"])
+        await one.ask("POST", f"{path}/rewards", reward=2, turn=1)
+        await one.ask("POST", f"{path}/rewards", reward=0.25, lineage=0)
+        await one.ask("POST", f"{path}/close")
+        await one.play(1)
+
+    asyncio.run(play())
+    paid, plain = one.log.trajectories()
+    assert (paid.reward, plain.credit.turn_returns(0.5)) == (0.0, [])
+    assert paid.credit.turn_returns(0.5) == [-1 + 0.5 * 2 + 0.25, 2.25]
+
+
 def test_a_failed_session_gives_its_seat_back(office):
     one = office()
 
@@ -178,6 +199,9 @@ def test_a_sessions_key_does_not_open_sessions_nor_the_admin_key_ask(office):
         ("sessions/ID/rewards", {}, "reward is missing"),
         ("sessions/ID/rewards", {"reward": "1"}, "reward: got '1'"),
         ("sessions/ID/rewards", {"reward": 10**400}, "reward: got a number of"),
+        ("sessions/ID/rewards", {"reward": 1, "turn": 0}, "has answered 0 turns"),
+        ("sessions/ID/rewards", {"reward": 1, "turn": 0.5}, "turn: got 0.5"),
+        ("sessions/ID/rewards", {"reward": 1, "lineage": True}, "lineage: got True"),
         ("sessions/ID/close", {}, "the episode has no reward"),
         ("sessions/ID/close", {"outcome": "infra_error"}, "allowed: completed, truncated"),
     ],

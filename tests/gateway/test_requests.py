@@ -30,7 +30,7 @@ REFUSED = {
     "audio": {"audio": {"voice": "x"}},
     "modalities": {"modalities": ["text", "audio"]},
     "top_logprobs": {"logprobs": True, "top_logprobs": 2},
-    "reasoning_effort": {"reasoning_effort": "low"},
+    "reasoning_effort": {"reasoning_effort": "loud"},
     "best_of": {"best_of": 3},
     "top_p": {"top_p": 0.9},
     "top_k": {"top_k": 5},
@@ -231,3 +231,21 @@ def test_models_health_and_nothing_else(scene):
     assert asyncio.run(scene.request("GET", "/health")).status == 200
     assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 404
     assert asyncio.run(scene.request("POST", "/v1/embeddings")).status == 404
+
+
+@pytest.mark.parametrize("where", ["tools", "chat_template_kwargs", "arguments"])
+def test_what_is_nested_too_deeply_is_the_clients_fault(scene, words, where):
+    session = scene.open()
+    for depth in (100, *range(850, 1010, 20)):
+        nest = "[" * depth + "]" * depth
+        said = f'{{"role": "user", "content": "{depth}"}}'
+        function = f'{{"name": "f", "arguments": {{"q": {nest}}}, "parameters": {{"q": {nest}}}}}'
+        call = f'{{"type": "function", "id": "c", "function": {function}}}'
+        extra = f'"{where}": [{call}]' if where == "tools" else f'"{where}": {{"deep": {nest}}}'
+        if where == "arguments":
+            said += f', {{"role": "assistant", "tool_calls": [{call}]}}'
+            extra = '"user": "me"'
+        body = f'{{"model": "tiny", "messages": [{said}], {extra}}}'
+        answer = asyncio.run(scene.post(session, body=body.encode()))
+        assert answer.status in (200, 400), answer.data
+    assert not session.infra_error

@@ -27,7 +27,7 @@ def test_each_sample_is_a_choice_and_a_row(scene, words):
     assert body["usage"]["prompt_tokens"] == len(scene.engine.journal[0].prompt)
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal, num_rows=3)
-    assert record.counters["forks_sibling"] == 2
+    assert record.counters["forks_n_sibling"] == 2
 
 
 def test_the_choices_of_a_stream_are_told_apart(scene, words):

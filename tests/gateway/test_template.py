@@ -54,6 +54,7 @@ NUMBERED = """\
 """What a turn looks like depends on all turns before it."""
 
 
+@functools.cache
 def _format(source):
     tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
     return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
@@ -162,10 +163,15 @@ def test_a_template_without_tools_can_be_local_all_the_same():
     assert plain.bridges
 
 
-@pytest.mark.parametrize("source", [OPENERS_ONLY, NUMBERED], ids=["openers_only", "numbered"])
-def test_templates_without_local_turns_are_told_apart(source):
-    assert _format(EXOTIC).bridges
-    assert not _format(source).bridges
+@pytest.mark.parametrize(
+    ("source", "rung"),
+    [(EXOTIC, "sentinel"), (OPENERS_ONLY, "sentinel"), (NUMBERED, "eos_count")],
+    ids=["exotic", "openers_only", "numbered"],
+)
+def test_templates_without_local_turns_are_told_apart(source, rung):
+    found = _format(source)
+    assert found.rung == rung
+    assert ("a plain turn" in found.why) == (source == NUMBERED)
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
-from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.parsers import (
     HermesParser,
@@ -19,8 +17,6 @@ from agentgym_rl.gateway.parsers import (
     ThinkParser,
     ToolCall,
 )
-from agentgym_rl.gateway.template import ChatTemplate
-from agentgym_rl.model import BUNDLED
 
 BLOCK = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
 CALL = ToolCall("f", '{"x": 1}')
@@ -102,33 +98,6 @@ def test_streaming_changes_nothing(text, cuts, opened, inner):
 
 
 # --- through the endpoint
-
-THINKER = """\
-{%- for m in messages %}
-    {{- '<|im_start|>' + m.role + '\\n' }}
-    {%- if m.reasoning_content %}{{- '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}
-    {%- endif %}
-    {{- m.content or '' }}
-    {%- for c in m.tool_calls or [] %}
-        {{- '<tool_call>\\n{"name": "' ~ c.function.name ~ '", "arguments": ' }}
-        {{- c.function.arguments | tojson ~ '}\\n</tool_call>' }}
-    {%- endfor %}
-    {{- '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}OPENED{% endif %}"""
-
-
-@pytest.fixture(scope="module")
-def thinker():
-    """A chat format with thoughts; `opened`: its prompts end inside one."""
-    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
-
-    def make(*, opened=False):
-        source = THINKER.replace("OPENED", "{{ '<think>\\n' }}" if opened else "")
-        return ChatFormat(tokenizer, ChatTemplate(source, special_tokens={}), [2])
-
-    return make
-
 
 THOUGHT = "<think>\nThree fours.\n</think>\n\n"
 BOTH = {"reasoning_content": "Three fours.", "reasoning": "Three fours."}

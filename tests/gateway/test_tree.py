@@ -80,7 +80,7 @@ EDITS = {
     "call": (_edited_call, "args_edit"),
     "content": (_edited_content, "history_edit"),
     "summary": (lambda messages: messages.__delitem__(slice(2, 4)), "sibling"),
-    "new chat": (lambda messages: messages.__setitem__(slice(1, 4), [_HELLO]), "new_root"),
+    "new chat": (lambda messages: messages.__setitem__(slice(1, 4), [_HELLO]), "history_edit"),
 }
 _HELLO = {"role": "user", "content": "Hello"}
 
@@ -167,7 +167,7 @@ def test_concurrent_turns_of_a_session_are_all_recorded(stage, spell, words):
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal, num_rows=8)
     assert record.counters["forks_sibling"] == 4
-    assert record.counters["forks_new_root"] == 3
+    assert record.counters["forks_history_edit"] == 3
     turns = [set(row.turn_ids[row.loss_mask].tolist()) for row in record.rows]
     assert turns == [{n} for n in range(8)]
 

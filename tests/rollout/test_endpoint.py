@@ -148,6 +148,7 @@ def test_cut_replies_are_counted():
         ({"model.revision": "main"}, "model.revision 'main' means nothing"),
         ({"rollout.max_input_tokens": 9}, "rollout.max_input_tokens 9 cannot be kept"),
         ({"gateway.tool_parser": "none"}, "gateway.tool_parser 'none' means nothing"),
+        ({"gateway.thinking_history": "template"}, "gateway.thinking_history 'template' means"),
         ({"gateway.reasoning_parser": "none"}, "gateway.reasoning_parser 'none' means nothing"),
         ({"env.id": "mth"}, "arl list"),
     ],

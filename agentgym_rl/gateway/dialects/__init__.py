@@ -24,6 +24,10 @@ class Writer(ABC):
     def whole(self) -> bytes:
         """The body of a reply that is not streamed; all turns are committed."""
 
+    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
+        """What a delta adds to a reply that is not streamed: for writers to whom the order
+        matters in which text and calls come."""
+
     @abstractmethod
     def begin(self) -> bytes:
         """The events before anything was sampled."""
@@ -35,6 +39,10 @@ class Writer(ABC):
     @abstractmethod
     def end(self) -> bytes:
         """The events that end a stream; all turns are committed."""
+
+    def error_event(self, error: ApiError) -> bytes | None:
+        """An error after a stream has begun; None: the dialect's, whatever was sent before."""
+        return None
 
 
 class Dialect(ABC):

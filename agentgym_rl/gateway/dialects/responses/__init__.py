@@ -1,0 +1,45 @@
+"""The Responses API: `POST /v1/responses`, one sampled turn for each request.
+
+requests → items      parameters, and input items as chat messages
+writer → output       the Response object and its events, out of what was sampled
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentgym_rl.gateway.dialects import Dialect, Writer
+from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.requests import ChatRequest
+from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.turn import Turn
+
+from .requests import ResponsesRequest, read_request
+from .writer import ResponsesWriter, error_fields, write_event
+
+
+class ResponsesDialect(Dialect):
+    """Conversations go on with the whole input sent again, or with `previous_response_id`."""
+
+    path = "/v1/responses"
+
+    def read(self, session: Session, body: bytes) -> ResponsesRequest:
+        return read_request(session, body)
+
+    def writer(
+        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+    ) -> Writer:
+        assert isinstance(request, ResponsesRequest)
+        [turn] = turns
+        return ResponsesWriter(session, request, turn, model=model)
+
+    def error(self, error: ApiError) -> bytes:
+        said = error.body["error"]
+        param = "input" if said["param"] == "messages" else said["param"]
+        return msgspec.json.encode({"error": {**said, "param": param}})
+
+    def error_event(self, error: ApiError) -> bytes:
+        name, fields = error_fields(error)
+        return write_event(name, {**fields, "sequence_number": 0})

@@ -1,0 +1,196 @@
+"""Requests of the Responses API: what is read, what is refused, what is ignored.
+
+Ignored, because they cannot change a reply here: user, metadata, client_metadata (Codex has it),
+service_tier, safety_identifier, prompt_cache_key, prompt_cache_retention, prompt_cache_options,
+max_tool_calls (of tools that the service itself runs), text.verbosity, `strict` of a tool. Every
+other parameter is honoured or refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.fields import boolean, given_fields, integer, number, string
+from agentgym_rl.gateway.requests import ChatRequest, reads_calls
+from agentgym_rl.gateway.sessions import Session
+
+from .items import read_items
+from .tools import Tools, read_tools
+
+_IGNORED = frozenset(
+    {
+        *("user", "metadata", "client_metadata", "service_tier", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "max_tool_calls"),
+    }
+)
+_READ = frozenset(
+    {
+        *("model", "input", "instructions", "previous_response_id", "store", "stream"),
+        *("tools", "tool_choice", "parallel_tool_calls", "max_output_tokens", "temperature"),
+        *("top_p", "text", "reasoning", "include", "truncation", "background"),
+        *("stream_options", "top_logprobs"),
+    }
+)
+_THOUGHTS = "reasoning.encrypted_content"
+_PLAIN = {"type": "text"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesRequest(ChatRequest):
+    """A request this gateway can honour in full; `messages` begin with its instructions."""
+
+    store: bool
+    """Whether later requests may name the response."""
+    seals_thoughts: bool
+    """Whether reasoning items name their turn in `encrypted_content`."""
+    num_instructions: int
+    """Messages that are of this request alone: 1 with instructions."""
+    namespaces: Mapping[str, str]
+    """Of the functions that have one."""
+    echo: Mapping[str, Any]
+    """The parameters as the response repeats them."""
+
+
+def read_request(session: Session, body: bytes) -> ResponsesRequest:
+    """Read and check a request.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    given = given_fields(body)
+    _refuse(given)
+    tools = read_tools(given.get("tools"))
+    top_p = number(given, "top_p", low=0.0, high=1.0)
+    instructions = string(given, "instructions")
+    leading = [] if instructions is None else [{"role": "system", "content": instructions}]
+    messages = [*leading, *_earlier(session, given), *read_items(given.get("input", []))]
+    if len(messages) == len(leading):
+        raise bad_request("input must say something.", param="input")
+    return ResponsesRequest(
+        messages=messages,
+        tools=tools.functions or None,
+        calls=reads_calls(given) and bool(tools.functions),
+        one_call=not boolean(given, "parallel_tool_calls", True),
+        n=1,
+        stream=boolean(given, "stream", False),
+        include_usage=True,
+        logprobs=False,
+        max_tokens=integer(given, "max_output_tokens", low=1),
+        temperature=number(given, "temperature", low=0.0, high=2.0),
+        top_p=1.0 if top_p is None else top_p,
+        top_k=0,
+        seed=None,
+        stop=(),
+        store=boolean(given, "store", True),
+        seals_thoughts=_THOUGHTS in given.get("include", ()),
+        num_instructions=len(leading),
+        namespaces=tools.namespaces,
+        echo=_echo(given, tools),
+    )
+
+
+def _earlier(session: Session, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The conversation that the request goes on with, if it names a response."""
+    response_id = string(given, "previous_response_id")
+    if response_id is None:
+        return ()
+    messages = session.conversations.get(response_id)
+    if messages is None:
+        raise ApiError(
+            400,
+            f"Previous response with id {response_id!r} not found: no response of this session "
+            "that was stored, or one too long ago. Send the conversation as input.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return messages
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuse what is unknown, and the values of known parameters that cannot be honoured."""
+    for name in given:
+        if name not in _READ and name not in _IGNORED:
+            raise unsupported(name, "this endpoint does not know it")
+    if boolean(given, "background", False):
+        raise unsupported("background", "a reply is waited for, or streamed")
+    if given.get("truncation", "disabled") != "disabled":
+        raise unsupported("truncation", "messages are never left out; allowed: 'disabled'")
+    if integer(given, "top_logprobs", low=0):
+        raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
+    _check_text(_object(given, "text"))
+    _check_reasoning(_object(given, "reasoning"))
+    _check_include(given.get("include", []))
+    options = _object(given, "stream_options")
+    if options and not boolean(given, "stream", False):
+        raise bad_request("stream_options needs stream.", param="stream_options")
+    for name, value in options.items():
+        if name != "include_obfuscation" or value:
+            raise unsupported(f"stream_options.{name}", "allowed: include_obfuscation false")
+
+
+def _check_text(text: Mapping[str, Any]) -> None:
+    for name in text:
+        if name not in ("format", "verbosity"):
+            raise unsupported(f"text.{name}", "this endpoint does not know it")
+    if text.get("verbosity", "low") not in ("low", "medium", "high"):
+        raise bad_request("text.verbosity: allowed: low, medium, high", param="text.verbosity")
+    if text.get("format", _PLAIN) != _PLAIN:
+        raise unsupported("text.format", "the engine has no grammars; allowed: type text")
+
+
+def _check_reasoning(reasoning: Mapping[str, Any]) -> None:
+    for name, value in reasoning.items():
+        if name in ("summary", "generate_summary"):
+            if value != "auto":
+                why = "thoughts are sent as they are, nobody sums them up; allowed: 'auto'"
+                raise unsupported(f"reasoning.{name}", why)
+        else:
+            why = "the model thinks as its chat template says; allowed: null"
+            raise unsupported(f"reasoning.{name}", why)
+
+
+def _check_include(include: Any) -> None:
+    if not isinstance(include, list):
+        raise bad_request("include must be an array.", param="include")
+    for name in include:
+        if name == "message.output_text.logprobs":
+            raise unsupported(f"include {name}", "chat completions have log-probs (`logprobs`)")
+        if name != _THOUGHTS:
+            raise unsupported(f"include {name}", f"allowed: {_THOUGHTS}")
+
+
+def _object(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object's fields that are not null; none if it was left out."""
+    value = given.get(name, {})
+    if not isinstance(value, dict):
+        raise bad_request(f"{name} must be an object.", param=name)
+    return {key: field for key, field in value.items() if field is not None}
+
+
+def _echo(given: Mapping[str, Any], tools: Tools) -> dict[str, Any]:
+    """What the response says of its request."""
+    names = ("user", "safety_identifier", "prompt_cache_key")
+    return {
+        **{name: string(given, name) for name in names},
+        "instructions": given.get("instructions"),
+        "previous_response_id": given.get("previous_response_id"),
+        "max_output_tokens": given.get("max_output_tokens"),
+        "max_tool_calls": integer(given, "max_tool_calls"),
+        "metadata": _metadata(given.get("metadata", {})),
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "reasoning": {"effort": None, "summary": None, **_object(given, "reasoning")},
+        "store": given.get("store", True),
+        "text": {"format": _PLAIN, **_object(given, "text")},
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": tools.echo,
+        "truncation": "disabled",
+    }
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise bad_request("metadata must be an object of strings.", param="metadata")
+    return value

@@ -1,0 +1,128 @@
+"""Helpers have lineages of their own, and rewards find the turns they are for."""
+
+import asyncio
+
+import pytest
+
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.template import ChatTemplate
+
+TITLES = [{"role": "system", "content": "Name this."}, {"role": "user", "content": "3*4?"}]
+AND = {"role": "user", "content": "And?"}
+
+
+@pytest.fixture
+def scene(stage, spell, words):
+    return stage([spell.bytewise(f"{n}." + words.END) for n in range(9)])
+
+
+def _ask(scene, session, messages, **fields):
+    return asyncio.run(scene.post(session, messages=messages, **fields)).body
+
+
+def _helped(scene, session, words):
+    """A title first, then two turns of the agent; the ids of the three replies."""
+    tools = [words.CALCULATOR]
+    title = _ask(scene, session, TITLES)
+    first = _ask(scene, session, words.FIRST, tools=tools)
+    said = first["choices"][0]["message"]
+    second = _ask(scene, session, [*words.FIRST, said, AND], tools=tools)
+    return [body["id"] for body in (title, first, second)]
+
+
+@pytest.mark.parametrize(
+    ("main_tools", "lineages"), [(["calculator"], [1, 0]), (["lookup"], [0, 1]), ([], [0, 1])]
+)
+def test_the_main_lineage_is_the_first_that_is_offered_the_environments_tools(
+    scene, words, main_tools, lineages
+):
+    session = scene.open()
+    session.main_tools = main_tools
+    _helped(scene, session, words)
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=2)
+    assert [row.lineage for row in record.rows] == lineages
+    assert record.counters["forks_new_root"] == record.counters["forks"] == 1
+    assert record.counters["side_turns"] == (1 if lineages[0] else 2)
+
+
+def test_tools_under_a_servers_name_are_the_environments(scene, words):
+    session = scene.open()
+    session.main_tools = ["calculator"]
+    _ask(scene, session, TITLES)
+    function = {**words.CALCULATOR["function"], "name": "mcp__env__calculator"}
+    _ask(scene, session, words.FIRST, tools=[{"type": "function", "function": function}])
+    assert [row.lineage for row in scene.gateway.close_session(session).rows] == [1, 0]
+
+
+def test_key_order_in_tools_parts_nothing(scene, words):
+    session = scene.open()
+    said = _ask(scene, session, words.FIRST, tools=[words.CALCULATOR])["choices"][0]["message"]
+    turned = dict(reversed(words.CALCULATOR.items()))
+    _ask(scene, session, [*words.FIRST, said, AND], tools=[turned])
+    words.check_exact(scene.gateway.close_session(session).rows, scene.engine.journal)
+
+
+def test_rewards_of_turns_flow_back_along_the_conversation(scene, words):
+    session = scene.open()
+    session.main_tools = ["calculator"]
+    ids = _helped(scene, session, words)
+    session.reward(2.0)
+    session.reward(1.0, turn=ids[2])
+    session.reward(0.25, turn=1)
+    session.reward(0.5, turn=1)
+    session.reward(-1.0, lineage=1)
+    credit = scene.gateway.close_session(session).credit
+    assert credit.episode_reward == 2.0
+    assert list(credit.parents) == [-1, -1, 1]
+    assert list(credit.lineages) == [1, 0, 0]
+    assert credit.turn_returns(discount=0.5) == [-1.0, 0.75 + 0.5, 1.0]
+    assert credit.turn_returns(discount=1.0) == [-1.0, 1.75, 1.0]
+
+
+def test_rewards_flow_along_edges_and_not_in_the_order_of_sampling(scene, words):
+    """Turn 1 is a sibling of turn 0, sampled before turn 2, which goes on from turn 0."""
+    session = scene.open()
+    first = _ask(scene, session, words.FIRST)["choices"][0]["message"]
+    _ask(scene, session, words.FIRST)
+    _ask(scene, session, [*words.FIRST, first, AND])
+    session.reward(1.0, turn=2)
+    assert scene.gateway.close_session(session).credit.turn_returns(0.5) == [0.5, 0.0, 1.0]
+
+
+def test_turns_that_were_rendered_anew_still_follow_those_before(stage, spell, words, chat):
+    plain = "{% for m in messages %}{{ m.role ~ ': ' ~ (m.content or '') ~ '\\n' }}{% endfor %}"
+    other = ChatFormat(chat._tokenizer, ChatTemplate(plain, special_tokens={}), [chat.close_id])
+    scene = stage([spell.bytewise("Yes." + words.END)] * 2, chat=other)
+    session = scene.open()
+    asyncio.run(scene.play(session, ["Sure?"]))
+    session.reward(1.0, turn=1)
+    record = scene.gateway.close_session(session)
+    assert (len(record.rows), record.counters["forks_template"]) == (2, 1)
+    assert record.credit.turn_returns(0.5) == [0.5, 1.0]
+
+
+def test_unpaid_sessions_have_no_returns_and_know_their_edges(scene, words):
+    session = scene.open()
+    _helped(scene, session, words)
+    credit = scene.gateway.close_session(session).credit
+    assert (credit.turn_returns(1.0), credit.episode_reward) == ([], 0.0)
+    assert (list(credit.parents), list(credit.lineages)) == ([-1, -1, 1], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "match"),
+    [
+        (float("nan"), {}, "finite"),
+        (1.0, {"turn": 3}, "3 turns"),
+        (1.0, {"turn": -1}, "turn -1"),
+        (1.0, {"turn": "chatcmpl-e1-0"}, "no answered turn"),
+        (1.0, {"lineage": 2}, "2 lineages"),
+        (1.0, {"turn": 0, "lineage": 0}, "not of both"),
+    ],
+)
+def test_a_reward_that_belongs_to_nothing_is_refused(scene, words, value, where, match):
+    session = scene.open()
+    _helped(scene, session, words)
+    with pytest.raises(ValueError, match=match):
+        session.reward(value, **where)
