@@ -4,7 +4,7 @@
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
-#   make test-peers                   tests against the real openenv-core and verifiers packages
+#   make test-peers                   tests against the real openenv-core, verifiers and LiteLLM
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make clean                        remove what make made, never runs/
@@ -13,9 +13,10 @@ PYTHON ?= python3
 VENV ?= .venv
 # vLLM's pins are its own, so it lives apart; the versions were tried with Python 3.11.
 VENV_VLLM ?= .venv-vllm
-# The pins of these two are their own as well.
+# The pins of these are their own as well.
 VENV_OPENENV ?= .venv-openenv
 VENV_VERIFIERS ?= .venv-verifiers
+VENV_LITELLM ?= .venv-litellm
 # Agent frameworks hold other versions of what we use: laid over VENV, whose other packages it sees.
 VENV_AGENTS ?= .venv-agents
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
@@ -54,11 +55,14 @@ test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
 
 # They may not skip.
-test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
-	ARL_REQUIRE=openenv,verifiers \
+test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed \
+    $(VENV_LITELLM)/.installed
+	ARL_REQUIRE=openenv,verifiers,litellm \
 	    ARL_OPENENV_PYTHON=$(abspath $(VENV_OPENENV))/bin/python \
 	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV_VERIFIERS))/bin/python \
-	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers $(PYTEST_ARGS)
+	    ARL_LITELLM_PYTHON=$(abspath $(VENV_LITELLM))/bin/python \
+	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm_engine \
+	    $(PYTEST_ARGS)
 
 # They may not skip.
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
@@ -77,7 +81,7 @@ lint: install-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS) $(VENV_AGENTS)
+	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS) $(VENV_AGENTS) $(VENV_LITELLM)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
@@ -136,6 +140,12 @@ $(VENV_VERIFIERS)/.installed: requirements/test-verifiers.txt
 	$(say) "installing verifiers in $(VENV_VERIFIERS)"
 	$(PYTHON) -m venv $(VENV_VERIFIERS)
 	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	@touch $@
+
+$(VENV_LITELLM)/.installed: requirements/test-litellm.txt
+	$(say) "installing LiteLLM in $(VENV_LITELLM)"
+	$(PYTHON) -m venv $(VENV_LITELLM)
+	$(VENV_LITELLM)/bin/python -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@
 
 SITE = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

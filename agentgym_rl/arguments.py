@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from . import __version__, help_texts
 from .config import Config, load_config, section_types
 from .errors import ConfigError
-from .run_dir import config_of
 
 _SHORT_FORMS = {
     "env": "env.id",
@@ -30,7 +29,6 @@ _SHORT_FORMS = {
     "steps": "steps",
     "seed": "seed",
 }
-_CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 def parse(argv: Sequence[str]) -> Namespace:
@@ -70,73 +68,6 @@ def load_configuration(args: Namespace) -> Config:
         # As a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
     return load_config(args.config, overrides)
-
-
-# ---------------------------------------------------------------- what `arl eval` evaluates
-def evaluated(args: Namespace) -> tuple[Config, Path | None]:
-    """The configuration of `arl eval`, and the checkpoint whose weights it evaluates, if any.
-
-    Raises:
-        ConfigError: `--run` or `--checkpoint` is not what it has to be; says what is there.
-    """
-    checkpoint = _checked_checkpoint(args.checkpoint) if args.checkpoint else None
-    exported = None
-    if args.run and args.config:
-        raise ConfigError(
-            f"--run {args.run} and --config {args.config}: give one of them; --run takes the "
-            "configuration of that run"
-        )
-    if args.run:
-        args.config = config_of(Path(args.run), f"--run {args.run}")
-        if not (checkpoint or args.model or "model.path" in args.overrides):
-            args.model = exported = str(_export_of(Path(args.run)))
-    elif checkpoint and not args.config:
-        said = f"--checkpoint {args.checkpoint} without --run or --config"
-        args.config = config_of(_run_of(checkpoint), said)
-    config = load_configuration(args)
-    if config.engine.type == "openai" and exported:
-        raise ConfigError(
-            f"--run {args.run} with --engine=openai: the weights of a run are evaluated by an "
-            "engine of our own (--engine=embedded or vllm); to evaluate another model in the "
-            "same way, add --model NAME"
-        )
-    return config, checkpoint
-
-
-def _checked_checkpoint(path: Path) -> Path:
-    if not path.is_dir():
-        raise ConfigError(f"--checkpoint {path}: no such folder (in {Path.cwd()})")
-    if not (path / "manifest.json").exists():
-        inside = _checkpoints(path) or _checkpoints(path / "checkpoints")
-        hint = f"try {inside[-1]}" if inside else "expected RUN/checkpoints/step-N"
-        raise ConfigError(f"--checkpoint {path}: no checkpoint, manifest.json is missing; {hint}")
-    return path.resolve()
-
-
-def _run_of(checkpoint: Path) -> Path:
-    """The run whose `checkpoints/step-N` this is."""
-    return checkpoint.parent.parent
-
-
-def _export_of(run: Path) -> Path:
-    if (run / "export").is_dir():
-        return run / "export"
-    found = _checkpoints(run / "checkpoints")
-    if not found:
-        raise ConfigError(
-            f"--run {run}: this run did not finish: it has neither export/ nor checkpoints/ "
-            "(--trainer.checkpoint_every=N writes some on the way)"
-        )
-    raise ConfigError(
-        f"--run {run}: this run did not finish, there is no export/; try --checkpoint {found[-1]} "
-        f"(there: {', '.join(path.name for path in found)})"
-    )
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first (without torch, which trainer/checkpoint.py needs)."""
-    found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := _CHECKPOINT.fullmatch(p.name))]
-    return [path for _, path in sorted(found) if (path / "manifest.json").exists()]
 
 
 # ---------------------------------------------------------------- commands and their flags
@@ -183,11 +114,17 @@ def _serve(parser: ArgumentParser) -> None:
 def _eval(parser: ArgumentParser) -> None:
     parser.description = help_texts.EVAL
     _json(parser)
-    _config(parser)
-    _who_plays(parser, "embedded, vllm, or openai (a URL)")
+    _config(parser, action="append")
+    _who_plays(parser, "embedded, vllm, openai (a URL), litellm")
     parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
     parser.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep every episode there; again: go on"
+    )
+    parser.add_argument(
+        "--compare", type=Path, nargs="+", metavar="DIR", help="folders of --out: only the table"
     )
 
 
@@ -231,6 +168,19 @@ def _reverify(parser: ArgumentParser) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
 
 
+def _export(parser: ArgumentParser) -> None:
+    parser.description = help_texts.EXPORT
+    _json(parser)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a run, or `arl eval --out`")
+    parser.add_argument("--sft", action="store_true", help="supervised data")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new JSONL file")
+    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what paid less")
+    parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
+    parser.add_argument(
+        "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
+    )
+
+
 def _doctor(parser: ArgumentParser) -> None:
     parser.description = help_texts.DOCTOR
     _json(parser)
@@ -271,6 +221,7 @@ _COMMANDS = {
     "serve": (_serve, "train on the episodes of other programs, in any language"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "export": (_export, "recorded episodes as supervised data"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),
@@ -291,9 +242,11 @@ def _keys(parser: ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
 
 
-def _config(parser: ArgumentParser) -> None:
+def _config(parser: ArgumentParser, *, action: str = "store") -> None:
     _keys(parser)
-    parser.add_argument("--model", metavar="MODEL", help="bundled, a folder, or a hub id")
+    several = "; again for more" if action == "append" else ""
+    text = f"bundled, a folder, or a hub id{several}"
+    parser.add_argument("--model", action=action, metavar="MODEL", help=text)
     parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import log
-from .arguments import evaluated, load_configuration, parse
+from .arguments import load_configuration, parse
 from .config import Config
 from .errors import ArlError, ConfigError, ProcessDied
+from .eval_arguments import evaluated
 from .interrupts import run_interruptible
 
 if TYPE_CHECKING:
@@ -146,24 +147,43 @@ def _training_summary(result: TrainResult) -> str:
 
 
 def _eval(args: Namespace) -> int:
-    config, checkpoint = evaluated(args)
-    from .eval_run import evaluate_model
-    from .inspect.env_text import evaluated_lines
-    from .inspect.pace_text import pace_lines, token_lines, verdict_lines
+    if args.compare:
+        return _compare(args)
+    asked = evaluated(args)
+    from .eval_compare import compare
+    from .eval_run import evaluate_all
+    from .inspect.eval_text import print_table, summary_lines
 
-    with _progress(config, total_steps=0) as progress:
-        result = run_interruptible(lambda: evaluate_model(config, progress, checkpoint=checkpoint))
+    with _progress(asked[0].config, total_steps=0) as progress:
+        found = run_interruptible(lambda: evaluate_all(asked, progress, out=args.out))
+    if len(found) > 1:
+        result = compare(found)
+        print_table(result)
+    else:
+        result = found[0].report
+        if not args.json:
+            print("\n".join(summary_lines(result)))
     if args.json:
         _print_json(result)
-    else:
-        print(
-            f"reward {result['reward']:.3f} over {result['num_tasks']} tasks "
-            f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
-            f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
-        )
-        lines = (*evaluated_lines(result["envs"]), *verdict_lines(result))
-        for line in (*lines, *token_lines(result), *pace_lines(result)):
-            print(line)
+    return 0
+
+
+def _compare(args: Namespace) -> int:
+    """The table of evaluations that are there already."""
+    given = {name: value for name, value in vars(args).items() if value not in (None, {})}
+    clash = [
+        "keys of the configuration" if name == "overrides" else f"--{name}"
+        for name in sorted(given.keys() - {"command", "json", "compare"})
+    ]
+    if clash:
+        raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
+    from .eval_compare import compare_folders
+    from .inspect.eval_text import print_table
+
+    comparison = compare_folders(args.compare)
+    print_table(comparison)
+    if args.json:
+        _print_json(comparison)
     return 0
 
 
@@ -180,6 +200,23 @@ def _audit(args: Namespace) -> int:
     else:
         print(audit_text(report))
     return 0 if report["passed"] else 1
+
+
+def _export(args: Namespace) -> int:
+    log.setup()
+    if not args.sft:
+        raise ConfigError("arl export writes supervised data: say so with --sft")
+    from .inspect.export_text import export_lines
+    from .sft import Wanted, export_sft
+
+    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
+    counting = _counting("read", "episodes")
+    report = export_sft(args.folder, args.out, wanted, on_progress=counting)
+    if args.json:
+        _print_json(report)
+        return 0
+    print("\n".join(export_lines(report)))
+    return 0
 
 
 def _reverify(args: Namespace) -> int:
@@ -345,6 +382,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "serve": _serve,
     "eval": _eval,
     "audit": _audit,
+    "export": _export,
     "reverify": _reverify,
     "list": _list,
     "check": _check,

@@ -259,6 +259,7 @@ class Player:
             env_id=(env.env_id if env else "") or self.env_id,
             actions_json=env.transcript.actions if env else (),
             answers=env.transcript.answers if env else (),
+            tools=record.tools,
             credit=record.credit,
         )
 
@@ -346,7 +347,7 @@ def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
     counted = {name: float(record.counters[name]) for name in COUNTED}
     if uncounted := record.counters["uncounted_turns"]:
         counted["uncounted_turns"] = float(uncounted)
-    return (env.metrics if env else {}) | counted
+    return (env.metrics if env else {}) | counted | dict(record.spent)
 
 
 def _last_lines(error: BaseException) -> str:

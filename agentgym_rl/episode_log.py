@@ -43,6 +43,12 @@ CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
 """
 
 
+EVALUATED = "evaluated"
+"""The cause of groups that were played for an evaluation."""
+
+Statement = tuple[str, tuple[object, ...]]
+
+
 class EpisodeLog:
     """`episodes.db` of a run. Methods run in a worker thread, one at a time."""
 
@@ -66,17 +72,7 @@ class EpisodeLog:
         """Record a finished group: waiting to be trained, or `dropped` for that cause."""
         await self._transact(
             [
-                (
-                    "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        task.id,
-                        task_index,
-                        task.seed,
-                        task.split,
-                        json.dumps(dict(task.data)),
-                        task.weight,
-                    ),
-                ),
+                _insert_task(task, task_index),
                 (
                     "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL)",
                     (
@@ -92,6 +88,18 @@ class EpisodeLog:
                     ("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", _columns(member))
                     for member in group.members
                 ),
+            ]
+        )
+
+    async def add_evaluated(self, task: Task, task_index: int, episode: Trajectory) -> None:
+        """Record an episode of an evaluation. Its group, the episodes of its task, is one that
+        was dropped for the cause `evaluated`: nothing trains on it."""
+        group = (episode.group_id, task.id, "dropped", EVALUATED, time.time())
+        await self._transact(
+            [
+                _insert_task(task, task_index),
+                ("INSERT OR IGNORE INTO groups VALUES (?, ?, ?, ?, NULL, ?, NULL)", group),
+                ("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", _columns(episode)),
             ]
         )
 
@@ -121,7 +129,7 @@ class EpisodeLog:
 
     async def publish(self, version: int, step: int, checkpoint: str) -> None:
         """`step` made `version`; a checkpoint consumes every group leased up to its step."""
-        actions: list[tuple[str, tuple[object, ...]]] = [
+        actions: list[Statement] = [
             (
                 "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)",
                 (version, step, time.time(), checkpoint),
@@ -148,10 +156,10 @@ class EpisodeLog:
         with self._turn:
             self._db.close()
 
-    async def _transact(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+    async def _transact(self, actions: Sequence[Statement]) -> None:
         await asyncio.to_thread(self._run, actions)
 
-    def _run(self, actions: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+    def _run(self, actions: Sequence[Statement]) -> None:
         """One transaction; the thread ends it even if whoever awaits it was cancelled."""
         with self._turn:
             self._db.execute("BEGIN IMMEDIATE")
@@ -228,6 +236,11 @@ class EpisodeReader:
             yield
         except sqlite3.Error as error:
             raise ConfigError(f"{self._path} is no readable episode log: {error}") from error
+
+
+def _insert_task(task: Task, index: int) -> Statement:
+    values = (task.id, index, task.seed, task.split, json.dumps(dict(task.data)), task.weight)
+    return "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", values
 
 
 def _columns(member: Trajectory) -> tuple[object, ...]:

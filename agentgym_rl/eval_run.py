@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .asked import Asked
 from .cluster.local import LocalProcesses
-from .config import Config, ModelConfig, OpenAIEngineConfig, dump_toml
-from .endpoint import check_endpoint, serving_endpoint
+from .config import Config, EndpointConfig, ModelConfig, dump_toml
+from .endpoint import check_endpoint, place, serving_endpoint
 from .episode import Player
 from .errors import ConfigError
-from .evaluate import evaluate
+from .eval_compare import Evaluated
+from .eval_folder import EvalFolder, open_folder
+from .eval_result import EvalResult, summarize
+from .evaluate import evaluate, planned
 from .fleet import Fleet
 from .inspect.progress import Progress
-from .model import model_folder, model_name
-from .pace import measuring
+from .model import model_folder
+from .pace import Meter, Pace, measuring
+from .run_dir import file_name
 from .stack import check, serving_policy, task_source
 
 
-async def evaluate_model(
-    config: Config, progress: Progress, *, checkpoint: Path | None = None
-) -> dict[str, Any]:
-    """Evaluate `config.model` on held-out tasks; the JSON object of `arl eval --json`.
+async def evaluate_all(
+    asked: Sequence[Asked], progress: Progress, *, out: Path | None = None
+) -> list[Evaluated]:
+    """Evaluate one model after the other.
 
-    With `checkpoint` (a run's `checkpoints/step-N`) its weights take the place of the model's.
+    With `out` every finished episode is kept there, and what is there already is not played again.
+    Of several models each has a folder of its own in it.
+
+    Raises:
+        ConfigError: something cannot work, and nothing has been asked of any model yet.
     """
-    if isinstance(config.engine, OpenAIEngineConfig):
+    for each in asked:
+        await _check(each)
+    found: list[Evaluated] = []
+    for number, (one, folder) in enumerate(_places(asked, out), start=1):
+        if len(asked) > 1:
+            progress.phase(f"model {number} of {len(asked)}: {one.model}")
+        found.append(await _evaluate(one, progress, folder))
+    return found
+
+
+async def evaluate_model(
+    config: Config, progress: Progress, *, checkpoint: Path | None = None, out: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate one model; the JSON object of `arl eval --json`."""
+    (evaluated,) = await evaluate_all([Asked(config, checkpoint)], progress, out=out)
+    return evaluated.report
+
+
+def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path | None]]:
+    if out is None or len(asked) == 1:
+        return [(each, out) for each in asked]
+    names = [file_name(each.model) for each in asked]
+    unique = [
+        f"{name}-{names[:i].count(name) + 1}" if name in names[:i] else name
+        for i, name in enumerate(names)
+    ]
+    return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+
+
+async def _check(asked: Asked) -> None:
+    config, checkpoint = asked.config, asked.checkpoint
+    if isinstance(config.engine, EndpointConfig):
         if checkpoint:
             raise ConfigError(
                 f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
-                f"embedded or vllm; --engine=openai asks {config.engine.base_url} for --model NAME"
+                f"embedded or vllm; --engine={config.engine.type} asks {place(config.engine)} for "
+                "--model NAME"
             )
-        return await _evaluate_endpoint(config, config.engine, progress)
+        return await check_endpoint(config, config.engine)
     await check(config)
     if config.engine.type == "vllm" and config.engine.urls:
         raise ConfigError(
@@ -42,37 +85,39 @@ async def evaluate_model(
             "--engine=embedded, or --engine=openai --engine.base_url=URL/v1 --model NAME to "
             "evaluate what they serve as it is"
         )
-    with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
-        folder = Path(name)
-        evaluated = str(checkpoint or model_name(config))
-        if checkpoint:
-            progress.phase(f"reading {checkpoint}")
-            config = _from_checkpoint(config, checkpoint, folder / "model")
-        config_file = folder / "config.toml"
-        config_file.write_text(dump_toml(config), encoding="utf-8")
-        async with LocalProcesses(
-            folder / "logs", stop_timeout_s=config.cluster.stop_timeout_s
-        ) as processes:
-            progress.phase("starting the engine")
-            model_dir = model_folder(config)
-            fleet = Fleet(config, config_file, processes, model_dir=model_dir)
-            async with fleet.running(), serving_policy(config, fleet) as player:
-                return await _play(config, player, progress) | {"model": evaluated}
 
 
-async def _evaluate_endpoint(
-    config: Config, engine: OpenAIEngineConfig, progress: Progress
-) -> dict[str, Any]:
-    await check_endpoint(config, engine)
-    progress.phase(f"asking {config.model.path} at {engine.base_url}")
-    async with serving_endpoint(config, engine) as player:
-        found = await _play(config, player, progress)
-    return found | {"model": config.model.path, "base_url": engine.base_url}
+async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evaluated:
+    with contextlib.ExitStack() as stack:
+        folder: EvalFolder | None = None
+        before: Mapping[str, Any] = {}
+        if out is not None:
+            folder = stack.enter_context(open_folder(out, asked))
+            before = folder.finished()
+        result, pace = await _missing(asked, progress, folder, before)
+        report = _report(asked, result, pace)
+        if folder is not None:
+            report["out"] = str(folder.path)
+            folder.write_result(report)
+        return Evaluated(report, result.rewards)
 
 
-async def _play(config: Config, player: Player, progress: Progress) -> dict[str, Any]:
-    progress.phase("evaluating on held-out tasks")
-    async with measuring(player.services) as meter:
+async def _missing(
+    asked: Asked, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
+) -> tuple[EvalResult, Pace]:
+    """Play what is not there yet. If that is nothing, no engine is started."""
+    config = asked.config
+    places = planned(task_source(config, "eval", seed=config.eval.seed), config.eval)
+    there = [before[place.episode_id] for place in places if place.episode_id in before]
+    if len(there) == len(places):
+        progress.phase(f"all {len(there)} episodes of {asked.model} are there")
+        result = summarize(there, config.eval, duration_s=0.0, resumed=len(there))
+        return result, Meter().read(episodes=0)
+    if there:
+        progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
+    async with _serving(asked, progress) as player, measuring(player.services) as meter:
+        progress.phase("evaluating on held-out tasks")
+        more: dict[str, Any] = {"keep": folder.log.add_evaluated} if folder else {}
         result = await evaluate(
             player,
             task_source(config, "eval", seed=config.eval.seed),
@@ -81,8 +126,44 @@ async def _play(config: Config, player: Player, progress: Progress) -> dict[str,
             seed=config.seed,
             max_retries=config.rollout.max_retries,
             on_progress=progress.evaluating,
+            before=before,
+            **more,
         )
-    return asdict(result) | asdict(meter.read(episodes=sum(result.outcomes.values())))
+        return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
+
+
+def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
+    """The JSON object; what each task was paid is in the episodes."""
+    report = asdict(result) | asdict(pace) | {"model": asked.model}
+    del report["rewards"]
+    engine = asked.config.engine
+    if isinstance(engine, EndpointConfig) and engine.base_url:
+        report["base_url"] = engine.base_url
+    return report
+
+
+@contextlib.asynccontextmanager
+async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
+    config = asked.config
+    if isinstance(config.engine, EndpointConfig):
+        progress.phase(f"asking {config.model.path} at {place(config.engine)}")
+        async with serving_endpoint(config, config.engine) as player:
+            yield player
+        return
+    with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
+        temporary = Path(name)
+        if asked.checkpoint:
+            progress.phase(f"reading {asked.checkpoint}")
+            config = _from_checkpoint(config, asked.checkpoint, temporary / "model")
+        config_file = temporary / "config.toml"
+        config_file.write_text(dump_toml(config), encoding="utf-8")
+        async with LocalProcesses(
+            temporary / "logs", stop_timeout_s=config.cluster.stop_timeout_s
+        ) as processes:
+            progress.phase("starting the engine")
+            fleet = Fleet(config, config_file, processes, model_dir=model_folder(config))
+            async with fleet.running(), serving_policy(config, fleet) as player:
+                yield player
 
 
 def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:

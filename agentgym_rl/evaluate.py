@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from .config import EvalConfig
 from .episode import Player, play_with_retries
-from .errors import ConfigError, InfraError, TooManyErrors
+from .errors import ConfigError
+from .eval_result import DURATION, EnvResult, EvalResult, summarize
 from .gateway.sessions import SessionSampling
 from .seeding import derived_seed
-from .task import TaskSource, length_of
-from .trajectory import Outcome, Trajectory, by_env
+from .task import Task, TaskSource, length_of
+from .trajectory import Outcome, Trajectory
+
+__all__ = ["EnvResult", "EvalResult", "evaluate", "planned"]
 
 ON_PROGRESS = Callable[[int, int], None]
 """(episodes finished, episodes in all)."""
+Keep = Callable[[Task, int, Trajectory], Awaitable[None]]
+"""Stores an episode: its task, the task's index, its record."""
 
 
 @dataclass(frozen=True, slots=True)
-class EnvResult:
-    """The part of an evaluation that one environment played."""
+class Place:
+    """Sample number `sample` of the task at `index`. The first sample of a task is named and
+    seeded as the only one would be."""
 
-    reward: float
-    num_tasks: int
+    index: int
+    sample: int
+
+    @property
+    def group_id(self) -> str:
+        return f"e{self.index}"
+
+    @property
+    def episode_id(self) -> str:
+        return f"{self.group_id}.{self.sample}" if self.sample else self.group_id
 
 
-@dataclass(frozen=True, slots=True)
-class EvalResult:
-    """Means over the episodes that were played to their end (`num_tasks` of them)."""
+async def _keep_nothing(task: Task, index: int, trajectory: Trajectory) -> None: ...
 
-    reward: float
-    num_tasks: int
-    turns: float
-    tool_calls: float
-    outcomes: dict[str, int]
-    versions: tuple[int, ...]
-    """Policy versions that answered."""
-    duration_s: float
-    prompt_tokens: int
-    """Of all turns of all episodes, each turn's whole prompt; what failed attempts used is not
-    in it."""
-    completion_tokens: int
-    uncounted_turns: int
-    """Turns whose tokens somebody else's endpoint did not count."""
-    cut_turns: int
-    """Replies cut by rollout.max_tokens or the context length."""
-    metrics: dict[str, float]
-    """Of what environment and session counted: the mean over the episodes that have it."""
-    envs: dict[str, EnvResult]
-    """By environment, those that some episode was played to its end in."""
+
+def planned(tasks: TaskSource, config: EvalConfig) -> list[Place]:
+    """The episodes of an evaluation: `config.samples_per_task` of each of its tasks.
+
+    Raises:
+        ConfigError: there are no tasks.
+    """
+    indices = range(num_available(tasks, config.num_tasks))
+    return [Place(index, s) for index in indices for s in range(config.samples_per_task)]
 
 
 async def evaluate(
@@ -63,8 +63,14 @@ async def evaluate(
     seed: int,
     max_retries: int,
     on_progress: ON_PROGRESS = lambda done, total: None,
+    before: Mapping[str, Trajectory] | None = None,
+    keep: Keep = _keep_nothing,
 ) -> EvalResult:
-    """Play the first `config.num_tasks` tasks (all, if there are fewer) once each and average.
+    """Play the first `config.num_tasks` tasks (all, if there are fewer) and average.
+
+    Each is played `config.samples_per_task` times, less those that are in `before` (by episode
+    id): they count as they are. Whatever is played goes through `keep` before it counts, but for
+    failures of infrastructure, which are no result.
 
     An episode that fails for infrastructure is played again, up to `max_retries` times. One
     that fails in the agent's or environment's code, or whose first prompt is too long, is left out
@@ -77,39 +83,48 @@ async def evaluate(
         TooManyErrors: more than a fifth of the episodes failed.
     """
     start = time.monotonic()
-    finished: list[Trajectory] = []
-    total = num_available(tasks, config.num_tasks)
-    indices = iter(range(total))
+    places = planned(tasks, config)
+    finished = [before[p.episode_id] for p in places if p.episode_id in before] if before else []
+    missing = [p for p in places if not before or p.episode_id not in before]
+    resumed = len(finished)
 
-    async def play(index: int) -> Trajectory:
+    async def play(place: Place) -> Trajectory:
+        begun = time.monotonic()
         sampling = SessionSampling(
             temperature=config.temperature,
             max_tokens=max_tokens,
-            seed=derived_seed(seed, f"eval-{index}"),
+            seed=derived_seed(seed, f"eval-{place.episode_id[1:]}"),
             train=False,
         )
-        return await play_with_retries(
+        task = tasks[place.index]
+        played = await play_with_retries(
             player,
-            tasks[index],
-            episode_id=f"e{index}",
-            group_id=f"e{index}",
+            task,
+            episode_id=place.episode_id,
+            group_id=place.group_id,
             sampling=sampling,
             max_retries=max_retries,
         )
+        metrics = {**played.metrics, DURATION: time.monotonic() - begun}
+        played = replace(played, metrics=metrics)
+        if played.outcome is not Outcome.INFRA_ERROR:
+            await keep(task, place.index, played)
+        return played
 
-    async def worker(remaining: Iterator[int]) -> None:
-        for index in remaining:
-            finished.append(await play(index))
-            on_progress(len(finished), total)
+    async def worker(remaining: Iterator[Place]) -> None:
+        for place in remaining:
+            finished.append(await play(place))
+            on_progress(len(finished), len(places))
             if finished[-1].outcome is Outcome.INFRA_ERROR:
                 for other in playing:  # no result will come of them
                     other.cancel()
 
+    remaining = iter(missing)
     async with asyncio.TaskGroup() as workers:
-        playing = [
-            workers.create_task(worker(indices)) for _ in range(min(config.max_concurrent, total))
-        ]
-    return _summary(finished, time.monotonic() - start)
+        count = min(config.max_concurrent, len(missing))
+        playing = [workers.create_task(worker(remaining)) for _ in range(count)]
+    duration_s = time.monotonic() - start
+    return summarize(finished, config, duration_s=duration_s, resumed=resumed)
 
 
 def num_available(tasks: TaskSource, wanted: int) -> int:
@@ -123,52 +138,3 @@ def num_available(tasks: TaskSource, wanted: int) -> int:
     if available == 0:
         raise ConfigError(f"there are no tasks to evaluate on ({wanted} wanted)")
     return available
-
-
-def _summary(finished: list[Trajectory], duration_s: float) -> EvalResult:
-    scored = [t for t in finished if t.outcome.trains]
-    for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
-        raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
-    failures = [t for t in finished if t.outcome.failed]
-    if len(failures) > 0.2 * len(finished):
-        raise TooManyErrors(
-            f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
-            f"({failures[-1].outcome.value}):\n{failures[-1].error}"
-        )
-    if not scored:
-        raise ConfigError(f"no evaluation task was played: {finished[-1].error}")
-    return EvalResult(
-        reward=sum(t.reward for t in scored) / len(scored),
-        num_tasks=len(scored),
-        turns=sum(t.num_turns for t in scored) / len(scored),
-        tool_calls=sum(t.metrics.get("tool_calls", 0.0) for t in scored) / len(scored),
-        outcomes=dict(Counter(t.outcome.value for t in finished)),
-        versions=tuple(sorted({int(v) for t in scored for v in _versions(t)})),
-        duration_s=duration_s,
-        prompt_tokens=_total(finished, "prompt_tokens"),
-        completion_tokens=_total(finished, "sampled_tokens"),
-        uncounted_turns=_total(finished, "uncounted_turns"),
-        cut_turns=_total(finished, "length_turns"),
-        metrics=_means(scored),
-        envs={
-            env_id: EnvResult(sum(t.reward for t in its) / len(its), len(its))
-            for env_id, its in by_env(scored).items()
-        },
-    )
-
-
-def _means(scored: list[Trajectory]) -> dict[str, float]:
-    """Of each metric, over the episodes that have it."""
-    values: dict[str, list[float]] = {}
-    for trajectory in scored:
-        for name, value in trajectory.metrics.items():
-            values.setdefault(name, []).append(value)
-    return {name: sum(of) / len(of) for name, of in sorted(values.items())}
-
-
-def _total(finished: list[Trajectory], metric: str) -> int:
-    return int(sum(t.metrics.get(metric, 0.0) for t in finished))
-
-
-def _versions(trajectory: Trajectory) -> set[int]:
-    return {int(v) for row in trajectory.rows for v in row.policy_versions if v >= 0}

@@ -7,6 +7,7 @@ Train any agent that speaks the OpenAI API, by asynchronous reinforcement learni
   arl serve --model FOLDER                    the same of episodes that your programs play
   arl eval  --run runs/NAME                   held-out reward of a finished run
   arl eval  --engine openai --model NAME      the same of any model behind a URL
+  arl export --sft runs/NAME --out FILE       its episodes as supervised data
   arl list                                    environments, agents, sandboxes, plugins included
 """
 AUDIT = """\
@@ -36,10 +37,14 @@ Held-out reward of a model or a finished run, with the code that training runs.
   arl eval --env math --model FOLDER_OR_ID   a model, on an engine started here
   arl eval --env math --model gpt-4o-mini --engine openai
                                              a model that somebody else serves
+  arl eval --env math --model anthropic/NAME --engine litellm
+                                             any model that LiteLLM reaches
 
 --engine openai asks any OpenAI-compatible URL: --engine.base_url, with the /v1
 it has. The key comes from the environment: from OPENAI_API_KEY, or the variable
 that --engine.api_key_env names (empty: none is wanted). Agents never see it.
+--engine litellm wants `pip install 'agentgym-rl[litellm]'`, the model's name as
+PROVIDER/NAME, and keys where LiteLLM looks for them (ANTHROPIC_API_KEY, ...).
 eval.temperature and rollout.max_tokens are set on every request; a model that
 refuses one is sent others, --engine.send=temperature,max_completion_tokens say.
 The defaults are made for the tiny model: for another raise rollout.max_tokens,
@@ -48,6 +53,19 @@ rollout.turn_timeout_s and rollout.episode_timeout_s.
 A failing endpoint is never a reward of 0: requests are sent again, episodes are
 played again, then the evaluation ends with an error. A wrong key, model or
 parameter ends it at once.
+
+--eval.samples_per_task=8 plays each task 8 times and shows pass@1, 2, 4 and 8;
+a success has eval.success_reward. Intervals are 95 %, errors clustered by task.
+Cost: by --eval.price_prompt and --eval.price_completion (USD per million
+tokens), or as LiteLLM knows the price; what nobody knows is not shown.
+
+--out DIR keeps finished episodes in DIR/episodes.db: the same command again
+plays what is missing, another configuration is refused. Several --model are
+played one after the other on the same tasks, and compared. Each is as above, a
+run's folder or RUN/checkpoints/step-N, or ENGINE:NAME on an engine of its own:
+
+  arl eval --env math --model runs/NAME --model litellm:gemini/NAME --out cmp
+  arl eval --compare cmp/*                   the table again, of folders
 """
 SERVE = """\
 Trains a model on episodes that other programs play, in any language: they open a
@@ -85,6 +103,21 @@ neither as changed nor as unchanged.
   arl reverify runs/NAME --env.options.level=2    in another environment
 
 Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
+"""
+EXPORT = """\
+Recorded episodes as supervised data, one JSON object a line.
+
+  arl export --sft runs/NAME --out good.jsonl --min-reward 1
+  arl export --sft kept --out data.jsonl      of `arl eval --out kept`
+
+Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
+have them, and reward, task_id, env, split, episode_id and policy_versions.
+Episodes that failed are left out. Of an episode that forked (its agent rewrote
+history, or held several conversations) it is the last conversation alone.
+
+--format tokens has input_ids and labels instead: exactly what the engine was
+fed and sampled (labels are -100 elsewhere), every conversation a line. Models
+that somebody else serves leave no tokens.
 """
 DOCTOR = """\
 What of this machine works, and what to do where it does not.

@@ -168,6 +168,8 @@ class Trajectory:
     """The messages given to `env.step`, as JSON; None: not recorded (logs of earlier versions)."""
     answers: Sequence[int] = ()
     """Checksums of what `reset` and each of these steps answered (see `transcript`)."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The tools that `messages` were sampled with; empty also in logs of earlier versions."""
     credit: Credit = NO_CREDIT
     """What was paid through the session. Its episode reward is part of `reward`; those of turns
     and lineages are not."""
@@ -203,6 +205,7 @@ class Trajectory:
                 "num_turns": self.num_turns,
                 "metrics": {name: float(value) for name, value in self.metrics.items()},
                 "messages": _encodable([*self.messages]),
+                "tools": _encodable([*self.tools]),
                 "error": _encodable(self.error),
                 "env_id": self.env_id,
                 "actions_json": self.actions_json,

@@ -17,13 +17,14 @@ from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
     "train": f"{RUNS} --steps",
-    "eval": f"{RUNS} --checkpoint",
+    "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
+    "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
     "doctor": "--json --config --sandbox",
 }
@@ -207,8 +208,8 @@ def test_a_run_without_anything_to_evaluate_says_so(arl, run):
 
 
 def evaluated(*argv: str):
-    config, checkpoint = cli.evaluated(cli.parse(["eval", *argv]))
-    return config.seed, config.model.path, checkpoint
+    (asked,) = cli.evaluated(cli.parse(["eval", *argv]))
+    return asked.config.seed, asked.config.model.path, asked.checkpoint
 
 
 def test_a_checkpoint_brings_the_configuration_of_its_run(run):

@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 
 from agentgym_rl.config import (
     Config,
+    LiteLLMEngineConfig,
     OpenAIEngineConfig,
     VllmEngineConfig,
     dump_toml,
@@ -163,14 +164,21 @@ def test_the_vllm_configuration_equals_its_defaults_and_is_whole():
     assert named == {f"engine.{name}" for name in VllmEngineConfig.model_fields}
 
 
-def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole():
-    text = (EXAMPLES / "openai.toml").read_text()
-    assert load_config(EXAMPLES / "openai.toml").engine == OpenAIEngineConfig()
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [("openai.toml", OpenAIEngineConfig()), ("litellm.toml", LiteLLMEngineConfig())],
+    ids=["openai", "litellm"],
+)
+def test_the_endpoint_s_configuration_equals_its_defaults_and_is_whole(name, engine):
+    text = (EXAMPLES / name).read_text()
+    assert load_config(EXAMPLES / name).engine == engine
     named = tomllib.loads(re.sub(r"(?m)^# (\w+ = )", r"\1", text))["engine"]
-    assert set(named) == set(OpenAIEngineConfig.model_fields)
+    assert set(named) == set(type(engine).model_fields)
 
 
-@pytest.mark.parametrize("name", ["math.toml", "vllm.toml", "openai.toml", "frozenlake.toml"])
+@pytest.mark.parametrize(
+    "name", ["math.toml", "vllm.toml", "openai.toml", "litellm.toml", "frozenlake.toml"]
+)
 def test_every_value_is_explained(name):
     lines = (EXAMPLES / name).read_text().splitlines()
     bare = [

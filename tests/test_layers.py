@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors log help_texts process waiting asgi seeding interrupts loop_lag step_clock",
-    "config loading gymnasium_ids json_values",
+    "config loading gymnasium_ids json_values estimates new_file",
     "model",
+    "asked",
     "task trajectory batch transcript",
     "env agent sandbox engine",
     "wrappers sync_env tool_env data verifier",
@@ -30,12 +31,14 @@ LINES = [
     "gateway engines trainer cluster inspect scaffold",
     "servers",
     "episode controller fleet",
-    "groups",
+    "eval_folder eval_result",
+    "eval_compare groups",
     "rollout evaluate audit online",
     "stack",
     "endpoint training",
-    "run serve_run eval_run reverify check",
+    "run serve_run eval_run reverify check sft",
     "arguments",
+    "eval_arguments",
     "cli",
     "__main__",
 ]

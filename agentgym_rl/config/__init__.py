@@ -24,20 +24,24 @@ from .algo import (
 )
 from .engine import (
     EmbeddedEngineConfig,
+    EndpointConfig,
     EngineConfig,
+    LiteLLMEngineConfig,
     OpenAIEngineConfig,
     OwnEngineConfig,
     VllmEngineConfig,
 )
+from .eval import EvalConfig
 from .file import load, section_types
 from .section import Section
 
 __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
-    "EmbeddedEngineConfig", "EngineConfig", "EnvConfig", "EvalConfig", "GatewayConfig",
-    "LoggingConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
-    "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "TrainerConfig",
-    "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
+    "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig", "EvalConfig",
+    "GatewayConfig", "LiteLLMEngineConfig", "LoggingConfig", "MaskCorrection", "ModelConfig",
+    "OpenAIEngineConfig", "OwnEngineConfig", "RolloutConfig", "SandboxConfig", "Section",
+    "SequenceMaskCorrection", "TrainerConfig", "VerifierConfig", "VllmEngineConfig",
+    "WeightsConfig",
     "dump_toml", "load_config", "section_types",
 ]  # fmt: skip
 
@@ -89,7 +93,7 @@ class ModelConfig(Section):
     path: str = "bundled"
     """"bundled" (the tiny model of this package that was warmed up for the environment; or name
     it: bundled/math, bundled/tools, bundled/frozenlake), a local folder, or a Hugging Face id;
-    with engine.type "openai", the model's name at that URL."""
+    with engine.type "openai", the model's name at that URL, with "litellm" PROVIDER/NAME."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""
 
@@ -249,19 +253,6 @@ class WeightsConfig(Section):
     """Longest time for every engine to take a new version."""
 
 
-class EvalConfig(Section):
-    """Held-out evaluation on the run's own engine, before the first batch and after the last."""
-
-    num_tasks: int = Field(default=1024, ge=0)
-    """Held-out tasks; 0 skips evaluation."""
-    temperature: float = Field(default=1.0, ge=0)
-    """0 is greedy."""
-    max_concurrent: int = Field(default=128, ge=1)
-    """Episodes played at once."""
-    seed: int = 0
-    """Seed of the held-out tasks (the same for every run, so that runs compare)."""
-
-
 class ServeConfig(Section):
     """`arl serve`: episodes that other programs play."""
 
@@ -323,14 +314,15 @@ class Config(Section):
         """`engine`, where this package needs one whose tokens and weights it knows.
 
         Raises:
-            ConfigError: it is somebody else's (engine.type "openai").
+            ConfigError: it is somebody else's (engine.type "openai" or "litellm").
         """
         if isinstance(self.engine, OwnEngineConfig):
             return self.engine
         raise ConfigError(
-            f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint "
-            f"{self.engine.base_url} gives out no token ids and log-probs that a trainer could "
-            "learn from, and takes no weights; use --engine=embedded or --engine=vllm here"
+            f"engine.type {self.engine.type!r} works with `arl eval` alone: the endpoint"
+            f"{' ' + self.engine.base_url if self.engine.base_url else ''} gives out no token ids "
+            "and log-probs that a trainer could learn from, and takes no weights; use "
+            "--engine=embedded or --engine=vllm here"
         )
 
     @field_validator("engine", mode="before")

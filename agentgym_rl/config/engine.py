@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -101,15 +101,11 @@ class VllmEngineConfig(_Engine):
 SampledBy = Literal["temperature", "max_tokens", "max_completion_tokens", "seed"]
 
 
-class OpenAIEngineConfig(Section):
-    """A model behind somebody else's OpenAI-compatible URL: `arl eval` alone. `model.path` is its
-    name there."""
+class _Endpoint(Section):
+    """A model that somebody else serves: `arl eval` alone. `model.path` is its name there."""
 
-    type: Literal["openai"] = "openai"
-    base_url: str = "https://api.openai.com/v1"
-    """What comes before /chat/completions."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the API key; empty: the server wants none."""
+    base_url: str = ""
+    api_key_env: str = ""
     send: tuple[SampledBy, ...] = ("temperature", "max_tokens")
     """Sampling parameters that are set on every request; what a model refuses is left out, or
     goes by its other name (`max_completion_tokens`). What is not here is the agent's to set."""
@@ -145,12 +141,12 @@ class OpenAIEngineConfig(Section):
             raise PydanticCustomError(
                 SECRET, "keys have no place in a URL: expected https://host/v1, see api_key_env"
             )
-        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        if value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
             raise ValueError("expected http://host:port/v1 or https://host/v1")
         return value.rstrip("/")
 
     @model_validator(mode="after")
-    def _consistent(self) -> OpenAIEngineConfig:
+    def _consistent(self) -> Self:
         if len(set(self.send)) < len(self.send):
             raise ValueError(f"send names a parameter twice: {self.send}")
         if {"max_tokens", "max_completion_tokens"} <= set(self.send):
@@ -161,8 +157,34 @@ class OpenAIEngineConfig(Section):
         return self
 
 
+class OpenAIEngineConfig(_Endpoint):
+    """A model behind somebody else's OpenAI-compatible URL: `arl eval` alone. `model.path` is its
+    name there."""
+
+    type: Literal["openai"] = "openai"
+    base_url: str = Field(default="https://api.openai.com/v1", min_length=1)
+    """What comes before /chat/completions."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Name of the environment variable that holds the API key; empty: the server wants none."""
+
+
+class LiteLLMEngineConfig(_Endpoint):
+    """Any model that LiteLLM reaches (extra `litellm`): `arl eval` alone. `model.path` is
+    LiteLLM's name of it, PROVIDER/NAME."""
+
+    type: Literal["litellm"] = "litellm"
+    base_url: str = ""
+    """LiteLLM's `api_base`; empty: the provider's own."""
+    api_key_env: str = ""
+    """Name of the environment variable that holds the API key; empty: those that LiteLLM knows the
+    provider by (ANTHROPIC_API_KEY, ...)."""
+
+
 OwnEngineConfig = EmbeddedEngineConfig | VllmEngineConfig
 """Engines that this package runs, or whose weights it sets."""
+EndpointConfig = OpenAIEngineConfig | LiteLLMEngineConfig
+"""Models that somebody else serves."""
 EngineConfig = Annotated[
-    EmbeddedEngineConfig | VllmEngineConfig | OpenAIEngineConfig, Field(discriminator="type")
+    EmbeddedEngineConfig | VllmEngineConfig | OpenAIEngineConfig | LiteLLMEngineConfig,
+    Field(discriminator="type"),
 ]

@@ -1,4 +1,4 @@
-"""The gateway of `arl eval --engine openai`: agents' requests go on to somebody else's model.
+"""The gateway of `arl eval` with a model that somebody else serves: agents' requests go on to it.
 
 Agents see what they see in training: an OpenAI endpoint of their session's, with the session's
 sampling parameters. They never see the key. Nothing is recorded that could train.
@@ -6,8 +6,9 @@ sampling parameters. They never see the key. Nothing is recorded that could trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from .dialects.chat import DONE, ChatDialect
 from .errors import bad_request, session_closed, unsupported
 from .exchange import Exchange
 from .server import SessionServer
-from .sessions import Session, SessionTable
+from .sessions import Session, SessionRecord, SessionTable
 from .streamed import StreamedMessage
 from .upstream import Upstream
 
@@ -32,6 +33,8 @@ class RelaySession(Session):
     """An episode whose tokens nobody here knows: turns are counted, and no rows come of them."""
 
     _answered = 0
+    _cached: int | None = 0
+    _cost_usd: float | None = 0.0
 
     @property
     def num_turns(self) -> int:
@@ -39,11 +42,12 @@ class RelaySession(Session):
 
     def note(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        asked: Mapping[str, Any],
         reply: Mapping[str, Any],
         *,
         finish_reason: str | None,
-        usage: Mapping[str, int] | None,
+        usage: Mapping[str, Any] | None,
+        cost_usd: float | None,
     ) -> None:
         """Count an answered turn, before its reply leaves.
 
@@ -53,16 +57,26 @@ class RelaySession(Session):
         if self.closed:
             raise session_closed()
         self._answered += 1
-        self._messages = [*messages, reply]
+        tools = asked.get("tools")
+        self._messages = [*asked["messages"], reply]
+        self._tools = tools if isinstance(tools, list) else ()
         calls = reply.get("tool_calls") or ()
         self.counters["tool_calls"] += len(calls)
         self.counters["malformed_calls"] += sum(map(_is_malformed, calls))
         self.counters["length_turns"] += finish_reason == "length"
+        self._cached = _sum(self._cached, _cached(usage))
+        self._cost_usd = _sum(self._cost_usd, cost_usd)
         if not usage:
             self.counters["uncounted_turns"] += 1
             return
         self.counters["prompt_tokens"] += usage.get("prompt_tokens") or 0
         self.counters["sampled_tokens"] += usage.get("completion_tokens") or 0
+
+    def record(self) -> SessionRecord:
+        """With what the endpoint said of every turn."""
+        said = {"cached_tokens": self._cached, "cost_usd": self._cost_usd}
+        spent = {name: float(value) for name, value in said.items() if value is not None}
+        return replace(super().record(), spent=spent if self._answered else {})
 
 
 class Relay(SessionServer):
@@ -92,10 +106,11 @@ class _RelayApp(SessionApp):
         data, completion = await self._upstream.whole(request)
         choice = completion["choices"][0]
         session.note(
-            asked["messages"],
+            asked,
             choice["message"],
             finish_reason=choice.get("finish_reason"),
             usage=completion.get("usage"),
+            cost_usd=self._upstream.cost_usd(completion.get("usage")),
         )
         await exchange.whole(data)
 
@@ -122,10 +137,11 @@ class _RelayApp(SessionApp):
         if message.finish_reason is None:
             raise EngineError(f"{self._upstream.model} ended a stream without a finish_reason")
         session.note(
-            asked["messages"],
+            asked,
             message.whole(),
             finish_reason=message.finish_reason,
             usage=message.usage,
+            cost_usd=self._upstream.cost_usd(message.usage),
         )
         await exchange.events(b"".join([*held, DONE]), last=True)
 
@@ -163,6 +179,17 @@ def _request(body: bytes) -> dict[str, Any]:
     if not isinstance(asked.get("stream_options"), dict | None):
         raise bad_request("stream_options must be an object.", param="stream_options")
     return asked
+
+
+def _cached(usage: Mapping[str, Any] | None) -> int | None:
+    """Prompt tokens that came from a cache; None: nobody says."""
+    details = (usage or {}).get("prompt_tokens_details") or {}
+    return details.get("cached_tokens")
+
+
+def _sum(total: Any, more: Any) -> Any:
+    """None, once something is unknown."""
+    return None if total is None or more is None else total + more
 
 
 def _is_malformed(call: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,11 @@ class SessionRecord:
     """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
     credit: Credit = NO_CREDIT
     """What the session was paid, beside what the environment pays."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What that last turn offered."""
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What somebody else's endpoint said of all turns: `cached_tokens` of the prompts, `cost_usd`;
+    what it left unsaid of one of them is not here."""
 
 
 class Session:
@@ -135,6 +140,7 @@ class Session:
         self.exchanges = Exchanges()
         self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []
+        self._tools: Sequence[Mapping[str, Any]] = ()
         self._in_flight: set[asyncio.Timeout] = set()
         self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
 
@@ -214,6 +220,7 @@ class Session:
         *,
         request: int,
         sibling_of: SiblingOf | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Sampled:
         """Record an answered turn, before its reply leaves; tell the node when it has.
 
@@ -222,7 +229,7 @@ class Session:
         node, cause = self.tree.commit(
             context, sample, reply, request=request, sibling_of=sibling_of
         )
-        self._messages = [*messages, reply]
+        self._messages, self._tools = [*messages, reply], tools or ()
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
@@ -263,6 +270,7 @@ class Session:
             messages=self._messages,
             counters=self.counters | counted | self._canary_counts(),
             infra_error=self.infra_error,
+            tools=self._tools,
             credit=self._credits.record(self.tree.turns, roots),
         )
 

@@ -11,8 +11,9 @@ class StreamedMessage:
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
-        self.usage: Mapping[str, int] | None = None
+        self.usage: Mapping[str, Any] | None = None
         self._content: list[str] = []
+        self._thoughts: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
 
     def add(self, chunk: Mapping[str, Any]) -> None:
@@ -21,6 +22,7 @@ class StreamedMessage:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             self._content.append(delta.get("content") or "")
+            self._thoughts.append(delta.get("reasoning_content") or "")
             for piece in delta.get("tool_calls") or ():
                 self._add_call(piece)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -28,6 +30,8 @@ class StreamedMessage:
     def whole(self) -> dict[str, Any]:
         """The assistant message so far."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._content)}
+        if thoughts := "".join(self._thoughts):
+            message["reasoning_content"] = thoughts
         if self._calls:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message

@@ -148,6 +148,7 @@ class Turn:
             self.request.messages,
             self.message,
             request=self.number,
+            tools=self.request.tools,
             sibling_of="n" if self.index else "retry" if is_retry else None,
         )
         counters = self.session.counters

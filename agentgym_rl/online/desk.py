@@ -184,6 +184,7 @@ class Desk:
             num_turns=record.num_turns,
             metrics={name: float(count) for name, count in record.counters.items()},
             messages=record.messages,
+            tools=record.tools,
             error=error,
             credit=record.credit,
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.episode_log import EpisodeReader
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.new_file import new_file
 from agentgym_rl.run_dir import config_of
 from agentgym_rl.stack import env_spec, services, specimen
 
@@ -54,7 +54,7 @@ async def reverify(
         ids = reader.episode_ids(untrained=True)
         if not ids:
             raise ConfigError(f"{run} holds no finished episode yet: nothing to verify")
-        file = stack.enter_context(_created(write)) if write else None
+        file = stack.enter_context(new_file(write, said=f"--write {write}")) if write else None
         async with services(config) as given:
             replayer = Replayer(
                 make_env,
@@ -82,24 +82,6 @@ async def _all(worker: Callable[[Iterator[str]], Any], ids: list[str], config: C
     async with asyncio.TaskGroup() as workers:
         for _ in range(min(config.eval.max_concurrent, len(ids))):
             workers.create_task(worker(remaining))
-
-
-@contextlib.contextmanager
-def _created(path: Path) -> Iterator[TextIO]:
-    """A file that has its name once it is whole; after a failure nothing is left of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        if os.path.lexists(path):
-            raise ConfigError(f"--write {path}: it is there already; name a new file")
-        file = part.open("w", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--write {path}: {error}") from error
-    try:
-        with file:
-            yield file
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _line(found: Replay) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sys
+from pathlib import Path
 
 from arl_agents.react import React
 from someones_model import SomeonesModel
@@ -68,18 +69,20 @@ class Odd(Agent):
         )
 
 
-async def _evaluate(model: SomeonesModel, settings: dict) -> dict:
-    async with serving(model, host="127.0.0.1", port=0) as url, asyncio.timeout(30):
+async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port: int) -> dict:
+    async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(30):
         overrides = QUICK | {"engine.base_url": f"{url}/v1"} | settings
         config = load_config(overrides=overrides)
-        return await evaluate_model(config, make_progress("none", total_steps=0))
+        return await evaluate_model(config, make_progress("none", total_steps=0), out=out)
 
 
-def evaluate(say, *, model: SomeonesModel | None = None, **settings) -> dict:
+def evaluate(
+    say, *, model: SomeonesModel | None = None, out: Path | None = None, port: int = 0, **settings
+) -> dict:
     """`section__key=value` are settings."""
     named = {key.replace("__", "."): value for key, value in settings.items()}
     try:
-        return asyncio.run(_evaluate(model or SomeonesModel(say), named))
+        return asyncio.run(_evaluate(model or SomeonesModel(say), named, out, port))
     except BaseExceptionGroup as group:
         raise _cause(group)[0] from group
 

@@ -1,0 +1,25 @@
+"""A model to evaluate, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import Config, EndpointConfig
+from .model import model_name
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`config.model`; with `checkpoint` (a run's `checkpoints/step-N`) its weights take the place
+    of that model's."""
+
+    config: Config
+    checkpoint: Path | None = None
+
+    @property
+    def model(self) -> str:
+        """Its name in results."""
+        if isinstance(self.config.engine, EndpointConfig):
+            return self.config.model.path
+        return str(self.checkpoint or model_name(self.config))

@@ -1,0 +1,66 @@
+"""`eval`: held-out evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from .section import Section
+
+
+class EvalConfig(Section):
+    """Held-out evaluation: of `arl eval`, and of a run on its own engine, before the first batch
+    and after the last."""
+
+    num_tasks: int = Field(default=1024, ge=0)
+    """Held-out tasks; 0 skips evaluation."""
+    temperature: float = Field(default=1.0, ge=0)
+    """0 is greedy."""
+    max_concurrent: int = Field(default=128, ge=1)
+    """Episodes played at once."""
+    seed: int = 0
+    """Seed of the held-out tasks (the same for every run, so that runs compare)."""
+    samples_per_task: int = Field(default=1, ge=1)
+    """n: episodes of each task."""
+    pass_at: tuple[int, ...] = ()
+    """k of pass@k, each at most n (`--eval.pass_at=1,8`); empty: the powers of two up to n."""
+    success_reward: float = 1.0
+    """An episode with at least this reward is a success, for pass@k."""
+    price_prompt: float | None = Field(default=None, ge=0)
+    """USD per million prompt tokens; with `price_completion`, what a cost is reckoned with."""
+    price_completion: float | None = Field(default=None, ge=0)
+    """USD per million tokens of replies."""
+    price_cached: float | None = Field(default=None, ge=0)
+    """USD per million prompt tokens that came from a cache, where the endpoint counts them
+    (default: `price_prompt`)."""
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """`pass_at`, or its default."""
+        n = self.samples_per_task
+        return self.pass_at or tuple(1 << i for i in range(n.bit_length()))
+
+    @field_validator("pass_at", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        """`--eval.pass_at=1,8` and `--eval.pass_at=8` are lists too."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return (value,) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EvalConfig:
+        n = self.samples_per_task
+        if any(not 1 <= k <= n for k in self.pass_at):
+            raise ValueError(
+                f"pass_at {list(self.pass_at)} has a k outside 1..samples_per_task ({n}): pass@k "
+                "needs at least k episodes of each task; raise samples_per_task"
+            )
+        if len(set(self.pass_at)) < len(self.pass_at):
+            raise ValueError(f"pass_at names a k twice: {list(self.pass_at)}")
+        if (self.price_prompt is None) != (self.price_completion is None):
+            raise ValueError("give price_prompt and price_completion together, or neither")
+        if self.price_cached is not None and self.price_prompt is None:
+            raise ValueError("price_cached needs price_prompt and price_completion")
+        return self

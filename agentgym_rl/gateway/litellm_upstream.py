@@ -1,0 +1,189 @@
+"""Any model that LiteLLM reaches, asked through `litellm.acompletion`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+import os
+import random
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from agentgym_rl.config import LiteLLMEngineConfig
+from agentgym_rl.errors import ConfigError
+
+from .upstream import TRANSIENT, Upstream
+
+_log = logging.getLogger(__name__)
+
+_SECRET_NAME = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$")
+_SHORTEST_SECRET = 8
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+
+
+class LiteLLMUpstream(Upstream):
+    """Asks `model` (PROVIDER/NAME) with `api_key`, or the key that LiteLLM finds itself ("")."""
+
+    config: LiteLLMEngineConfig
+
+    def __init__(
+        self, config: LiteLLMEngineConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> None:
+        super().__init__(config, model=model, timeout_s=timeout_s)
+        self._api_key = api_key
+        self._litellm = load_litellm()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._litellm.close_litellm_async_clients()
+
+    async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        with self._explained():
+            answer = (await self._ask(request)).model_dump(mode="json", exclude_none=True)
+        for choice in answer.get("choices") or ():
+            choice.get("message", {}).setdefault("content", None)
+        data = msgspec.json.encode(answer)
+        return data, self._completion(data)
+
+    async def events(self, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        with self._explained():
+            stream: Any = await self._ask(request)
+            async with aclosing(_chunks(stream)) as chunks:
+                async for chunk in chunks:
+                    yield chunk.model_dump(mode="json", exclude_none=True)
+
+    def cost_usd(self, usage: Mapping[str, Any] | None) -> float | None:
+        """By LiteLLM's table of prices; a model that is not in it, or for nothing, has no cost."""
+        if not usage:
+            return None
+        try:
+            answer = self._litellm.ModelResponse(
+                model=self.model, usage=self._litellm.Usage(**usage)
+            )
+            return self._litellm.completion_cost(answer, model=self.model) or None
+        except Exception as error:  # it raises bare Exception for a model it has no price of
+            _log.debug("no price of %s: %s", self.model, error)
+            return None
+
+    async def _ask(self, request: Mapping[str, Any]) -> Any:
+        """The answer, or a stream that has begun; asked again while that may help."""
+        more: dict[str, Any] = {"api_key": self._api_key} if self._api_key else {}
+        if self.config.base_url:
+            more["api_base"] = self.config.base_url
+        for attempt in range(self.config.max_retries + 1):
+            try:
+                return await self._litellm.acompletion(
+                    **request, **more, timeout=self._timeout_s, max_retries=0, num_retries=0
+                )
+            except Exception as error:
+                if attempt == self.config.max_retries or not _may_pass(error):
+                    raise
+                wait_s = _wait_s(error, attempt)
+                _log.debug("%s is asked again in %.1f s", self.model, wait_s)
+            await asyncio.sleep(wait_s)
+        raise AssertionError("unreachable")
+
+    # ------------------------------------------------------------------ failures
+    def _secrets(self) -> list[str]:
+        found = [self._api_key, *(v for name, v in os.environ.items() if _SECRET_NAME.search(name))]
+        return [value for value in found if len(value) >= _SHORTEST_SECRET]
+
+    def _what_to_check(self) -> str:
+        named = self.config.api_key_env
+        key = f"in {named} (engine.api_key_env)" if named else "that LiteLLM reads for the provider"
+        return f"check --model and the key {key}"
+
+    def _is_overflow(self, error: Exception) -> bool:
+        too_long = isinstance(error, self._litellm.ContextWindowExceededError)
+        return too_long or super()._is_overflow(error)
+
+    def _refused_parameter(self, error: Exception) -> str | None:
+        if isinstance(error, self._litellm.UnsupportedParamsError):
+            ours = [*self.config.send, *self.config.extra_body]
+            return next((name for name in ours if f"'{name}'" in str(error)), None)
+        return super()._refused_parameter(error)
+
+
+def load_litellm() -> Any:
+    """LiteLLM itself, set to say nothing and to fetch nothing.
+
+    Its prices are those that came with it: it asks the network for newer ones only if the user
+    has set LITELLM_LOCAL_MODEL_COST_MAP=False.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if importlib.util.find_spec("litellm") is None:
+        raise ConfigError(
+            "--engine=litellm needs LiteLLM: pip install 'agentgym-rl[litellm]' (it holds openai "
+            "at 2.x, which this package works with too)"
+        )
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm: Any = importlib.import_module("litellm")
+    litellm.suppress_debug_info = True
+    litellm.telemetry = False
+    return litellm
+
+
+def check_model(config: LiteLLMEngineConfig, model: str) -> None:
+    """Refuse what LiteLLM cannot reach, without asking anybody.
+
+    Raises:
+        ConfigError: LiteLLM is not installed or knows no such provider, or there is no key.
+    """
+    litellm = load_litellm()
+    try:
+        litellm.get_llm_provider(model)
+    except Exception as error:
+        raise ConfigError(
+            f"LiteLLM knows no provider of {model!r}: expected --model PROVIDER/NAME, like "
+            "anthropic/NAME, gemini/NAME or openai/NAME (docs.litellm.ai/docs/providers)"
+        ) from error
+    missing = litellm.validate_environment(model).get("missing_keys") or []
+    if missing and not config.api_key_env:
+        raise ConfigError(
+            f"no API key for {model}: LiteLLM looks for {', '.join(missing)} in the environment; "
+            "engine.api_key_env may name another variable (for a server that wants no key, one "
+            "with any text)"
+        )
+
+
+async def _chunks(stream: Any) -> AsyncGenerator[Any, None]:
+    """The chunks of LiteLLM's stream, which is closed however this ends."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    finally:
+        await stream.aclose()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same request may do better in a while."""
+    status = getattr(error, "status_code", None)
+    return status is None or status in TRANSIENT or status >= 500
+
+
+def _wait_s(error: Exception, attempt: int) -> float:
+    """As long as the endpoint asks for, or ever longer; bounded, and never the same for all."""
+    headers = getattr(error, "litellm_response_headers", None) or {}
+    try:
+        wanted = float(headers.get("retry-after") or 0)
+    except ValueError:  # a date
+        wanted = 0.0
+    wait_s = wanted if wanted > 0 else _FIRST_WAIT_S * 2**attempt
+    return min(wait_s, _LONGEST_WAIT_S) * (1 + 0.25 * random.random())

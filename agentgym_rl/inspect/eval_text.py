@@ -1,0 +1,102 @@
+"""What `arl eval` says beside the means: how sure they are, pass@k, cost; and the table of several
+models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .env_text import evaluated_lines
+from .pace_text import pace_lines, token_lines, verdict_lines
+
+_INDENT = 17
+"""Where the figures of the summary begin."""
+_UNKNOWN = "-"
+
+
+def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Of the JSON object of `arl eval`, for one model."""
+    yield (
+        f"reward {result['reward']:.3f} over {result['num_tasks']} tasks "
+        f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
+        f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
+    )
+    yield from _estimate_lines(result)
+    yield from evaluated_lines(result["envs"])
+    yield from verdict_lines(result)
+    yield from token_lines(result)
+    yield from pace_lines(result)
+
+
+def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Interval, pass@k and cost, where they are known."""
+    if result["reward_ci"]:
+        yield f"{'95 % interval':<{_INDENT}}{_range(result['reward_ci'])}, errors clustered by task"
+    if result["num_episodes"] > result["num_tasks"]:
+        for k, found in result["pass_at"].items():
+            yield f"{f'pass@{k}':<{_INDENT}}{found['value']:.3f}{_bracketed(found['ci'])}"
+    if result["cost_usd"] is not None:
+        yield f"{'cost':<{_INDENT}}{_usd(result['cost_usd'])}"
+    if result["resumed"]:
+        yield f"{'kept':<{_INDENT}}{result['resumed']:,} episodes were there before"
+
+
+def print_table(comparison: Mapping[str, Any]) -> None:
+    """The models of `eval_compare.compare` beside each other, on stderr."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=160)
+    console.print(_table(comparison["models"]))
+
+
+def _table(reports: Sequence[Mapping[str, Any]]) -> Table:
+    ks = list(dict.fromkeys(k for report in reports for k in report["pass_at"]))
+    several = any(report["num_episodes"] > report["num_tasks"] for report in reports)
+    priced = any(report["cost_usd"] is not None for report in reports)
+    table = Table(
+        box=None, pad_edge=False, caption="(95 % intervals); +/-: to the first, paired by task"
+    )
+    table.add_column("model", overflow="fold")
+    names = ["reward", "+/-", *(f"pass@{k}" for k in ks if several), "tasks", "turns"]
+    for name in (*names, "tokens in/out", *(["cost"] if priced else []), "s/episode"):
+        table.add_column(name, justify="right")
+    for report in reports:
+        passed = [_estimate(report["pass_at"].get(k)) for k in ks if several]
+        cost = report["cost_usd"]
+        table.add_row(
+            escape(report["model"]) + ("" if report.get("finished", True) else " (unfinished)"),
+            f"{report['reward']:.3f}{_bracketed(report['reward_ci'])}",
+            _estimate(report["difference"], sign="+"),
+            *passed,
+            f"{report['num_tasks']:,}",
+            f"{report['turns']:.2f}",
+            f"{report['prompt_tokens']:,}/{report['completion_tokens']:,}",
+            *([_UNKNOWN if cost is None else _usd(cost)] if priced else []),
+            f"{report['metrics'].get('duration_s', 0.0):.2f}",
+        )
+    return table
+
+
+def _estimate(found: Mapping[str, Any] | None, *, sign: str = "") -> str:
+    if found is None:
+        return _UNKNOWN
+    value = format(found["value"], f"{sign}.3f")
+    return f"{value}{_bracketed(found['ci'], sign=sign)}"
+
+
+def _bracketed(ci: Sequence[float] | None, *, sign: str = "") -> str:
+    return f" ({_range(ci, sign=sign)})" if ci else ""
+
+
+def _range(ci: Sequence[float], *, sign: str = "") -> str:
+    low, high = (format(bound, f"{sign}.3f") for bound in ci)
+    return f"{low} to {high}"
+
+
+def _usd(cost: float) -> str:
+    """Cents count where there are dollars; of less, three digits."""
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.3g}"
