@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -86,24 +86,23 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 # ---------------------------------------------------------------- commands
 def _train(args: Namespace) -> int:
-    config = load_configuration(args)
     from .run import train
 
-    with _progress(config, total_steps=config.steps) as progress:
-        result = run_interruptible(lambda: train(config, progress))
-    if args.json:
-        _print_json(asdict(result))
-    else:
-        print(_training_summary(result))
-    return 0
+    return _run(args, train)
 
 
 def _serve(args: Namespace) -> int:
-    config = load_configuration(args)
     from .serve_run import serve
 
+    return _run(args, serve)
+
+
+def _run(
+    args: Namespace, run: Callable[[Config, Progress], Coroutine[Any, Any, TrainResult]]
+) -> int:
+    config = load_configuration(args)
     with _progress(config, total_steps=config.steps) as progress:
-        result = run_interruptible(lambda: serve(config, progress))
+        result = run_interruptible(lambda: run(config, progress))
     if args.json:
         _print_json(asdict(result))
     else:

@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.client import HttpEngine
 from agentgym_rl.gateway.chat import ChatFormat
@@ -64,4 +66,4 @@ def _used() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(main(sys.argv[1], int(sys.argv[2])))  # as `arl` does
