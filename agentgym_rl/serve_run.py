@@ -30,7 +30,7 @@ async def serve(config: Config, progress: Progress) -> TrainResult:
     """Train on the episodes of other programs; returns after `config.steps` batches."""
     config = resolve_paths(config)
     admin_key(config)
-    check_policy(config)
+    check_policy(config, config.own_engine)
     check_port(config)
     async with training(_ServedRun, config, progress) as run:
         return await run.run()

@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import registry
-from .config import Config, VllmEngineConfig
+from .config import Config, OwnEngineConfig, VllmEngineConfig
 from .engines.vllm.build import check_interrupt, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
@@ -40,18 +40,18 @@ async def check(config: Config) -> None:
             without chat template, no usable vLLM, an unknown sandbox backend where one is needed,
             tasks that cannot be recorded, or a port that is taken.
     """
-    check_policy(config)
+    engine = config.own_engine
     await check_parts(config)
+    check_policy(config, engine)
     _check_tasks(config, "train")
 
 
-def check_policy(config: Config) -> None:
+def check_policy(config: Config, engine: OwnEngineConfig) -> None:
     """Refuse an engine, model or filter that cannot work.
 
     Raises:
         ConfigError: see `check`.
     """
-    engine = config.own_engine
     accept_filter(config.rollout.should_accept)
     ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
