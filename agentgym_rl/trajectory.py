@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -84,6 +84,10 @@ class Row:
     @property
     def num_trained(self) -> int:
         return int(self.loss_mask.sum())
+
+    def head(self, num_tokens: int) -> Row:
+        """The first tokens of it."""
+        return replace(self, **{name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES})
 
 
 _ROW_DTYPES: dict[str, Any] = {

@@ -121,7 +121,7 @@ def _restricted(row: Row, positions: IntArray, temperature: float | None) -> Row
     end = int(positions[-1]) + 1  # attention is causal: what follows changes nothing
     mask: BoolArray = np.zeros(end, np.bool_)
     mask[positions] = True
-    cut = {name: getattr(row, name)[:end] for name in Row.__slots__} | {"loss_mask": mask}
-    if temperature is not None:
-        cut["temperatures"] = np.full(end, temperature, np.float32)
-    return replace(row, **cut)
+    head = replace(row.head(end), loss_mask=mask)
+    if temperature is None:
+        return head
+    return replace(head, temperatures=np.full(end, temperature, np.float32))
