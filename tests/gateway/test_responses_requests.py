@@ -197,7 +197,7 @@ def test_a_session_holds_what_is_said_once(stage, spell, words):
 def test_other_routes_say_what_there_is(scene):
     answer = asyncio.run(scene.request("GET", "/v1/responses/resp_1"))
     assert answer.status == 404
-    assert "there are POST /v1/chat/completions, /v1/responses" in answer.error["message"]
+    assert "there are POST /v1/chat/completions, POST /v1/responses" in answer.error["message"]
 
 
 _texts = st.sampled_from(["", "Hi", "<|im_end|>", "{}", "call_0_0", "msg_e1-0_0", "é\0", "\u2028"])
