@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.asgi import BodyTooLarge, Receive, Scope, Send, header, read_body, reply
+from agentgym_rl.asgi import Receive, Scope, Send, reply
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
@@ -44,6 +44,7 @@ from .errors import (
     wrong_method,
 )
 from .exchange import Asked, ClientGone, Exchange
+from .intake import body_of, key_of
 from .openapi import document
 from .parsers import Event, for_model
 from .sessions import Session, SessionTable
@@ -52,7 +53,6 @@ from .turn import Turn, open_turns, sample
 _log = logging.getLogger(__name__)
 
 _DESCRIPTION = "/openapi.json"
-_READ_TIMEOUT_S = 30.0
 _KEEP_ALIVE = b": still sampling\n"
 """A comment, which clients skip; without an empty line, or some would take it for an event."""
 
@@ -127,7 +127,7 @@ class SessionApp(ABC):
         self, route: Route, key: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         session = self._sessions.authenticate(key)
-        body = await self._read(receive)
+        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
         if isinstance(route, Dialect):
             await self._turn(route, session, body, scope, receive, send)
         elif isinstance(route, Question):
@@ -202,15 +202,6 @@ class SessionApp(ABC):
             yield
         finally:
             self._num_requests -= 1
-
-    async def _read(self, receive: Receive) -> bytes:
-        try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
-                return await read_body(receive, limit_bytes=self._config.max_body_bytes)
-        except BodyTooLarge as error:
-            raise ApiError(413, str(error), code="request_too_large") from error
-        except TimeoutError as error:
-            raise ApiError(408, "The request body did not arrive in time.") from error
 
 
 class GatewayApp(SessionApp):
@@ -316,8 +307,7 @@ def _address(scope: Scope) -> tuple[str, str]:
     if path.startswith("/s/"):
         key, slash, rest = path[3:].partition("/")
         return slash + rest, key
-    scheme, _, key = header(scope, b"authorization").partition(" ")
-    return path, key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
+    return path, key_of(scope)
 
 
 @contextmanager

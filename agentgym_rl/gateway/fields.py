@@ -11,8 +11,8 @@ import msgspec
 from .errors import bad_request
 
 
-def given_fields(body: bytes) -> dict[str, Any]:
-    """The parameters of a JSON body; those that are null are as good as left out.
+def json_object(body: bytes) -> dict[str, Any]:
+    """What a JSON body says.
 
     Raises:
         ApiError: 400, it is no JSON object.
@@ -23,7 +23,16 @@ def given_fields(body: bytes) -> dict[str, Any]:
         raise bad_request(f"The request body is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise bad_request("The request body must be a JSON object.")
-    return {name: value for name, value in raw.items() if value is not None}
+    return raw
+
+
+def given_fields(body: bytes) -> dict[str, Any]:
+    """The parameters of a JSON body; those that are null are as good as left out.
+
+    Raises:
+        ApiError: 400, it is no JSON object.
+    """
+    return {name: value for name, value in json_object(body).items() if value is not None}
 
 
 def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:

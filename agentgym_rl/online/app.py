@@ -11,22 +11,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from agentgym_rl.asgi import App, BodyTooLarge, Receive, Scope, Send, header, read_body, reply
+from agentgym_rl.asgi import App, Receive, Scope, Send, reply
 from agentgym_rl.gateway.errors import ApiError, bad_request, engine_failed, unknown_key
+from agentgym_rl.gateway.fields import json_object
+from agentgym_rl.gateway.intake import body_of, key_of
 from agentgym_rl.trajectory import Outcome
 
 from .desk import CLOSED_AS, Desk, NoRoom, Refused, Seat
 
 PREFIX = "/admin/v1/"
 _LIMIT_BYTES = 1_000_000
-_READ_TIMEOUT_S = 30.0
 _RETRY_AFTER_S = 1
 
 
@@ -46,7 +46,7 @@ class AdminApp:
             return await self._inner(scope, receive, send)
         try:
             self._authenticate(scope)
-            body = await _read(receive)
+            body = json_object(await body_of(receive, limit_bytes=_LIMIT_BYTES) or b"{}")
             status, answer = await self._answer(scope["method"], path.removeprefix(PREFIX), body)
             await reply(send, status, msgspec.json.encode(answer))
         except ApiError as error:
@@ -57,9 +57,8 @@ class AdminApp:
             await reply(send, failed.status, msgspec.json.encode(failed.body))
 
     def _authenticate(self, scope: Scope) -> None:
-        scheme, _, key = header(scope, b"authorization").partition(" ")
-        given = key.strip() if scheme.lower() == "bearer" else header(scope, b"x-api-key")
-        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._key.encode()):
+        given = key_of(scope).encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, self._key.encode()):
             raise unknown_key()
 
     async def _answer(
@@ -141,24 +140,6 @@ class AdminApp:
         if reward is not None:
             self._desk.pay(seat, reward)
         return await self._desk.close(seat, Outcome(said), error=error)
-
-
-async def _read(receive: Receive) -> dict[str, Any]:
-    """The object of a request; {} where it has none."""
-    try:
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            data = await read_body(receive, limit_bytes=_LIMIT_BYTES)
-    except BodyTooLarge as error:
-        raise ApiError(413, str(error), code="request_too_large") from error
-    except TimeoutError as error:
-        raise ApiError(408, "The request body did not arrive in time.") from error
-    try:
-        body = msgspec.json.decode(data or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise bad_request("The request body must be a JSON object.")
-    return body
 
 
 def _known(body: Mapping[str, Any], *names: str) -> None:

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway import app
+from agentgym_rl.gateway import intake
 
 BODY = {"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/completions", "/v1/messages/count_tokens")
@@ -257,7 +257,7 @@ def test_a_request_that_trickles_in_and_several_in_one_write(stage, spell, words
 
 
 def test_a_body_that_never_comes_is_given_up(stage, monkeypatch):
-    monkeypatch.setattr(app, "_READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(intake, "_READ_TIMEOUT_S", 0.1)
     scene = stage([])
 
     async def use(wire):
