@@ -10,13 +10,15 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__, help_texts
-from .config import Config, load_config, section_types
 from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from .config import Config
 
 _SHORT_FORMS = {
     "env": "env.id",
@@ -38,7 +40,7 @@ def parse(argv: Sequence[str]) -> Namespace:
         ConfigError: an unknown or misused argument; the message names the near match.
         SystemExit: after --help, --version, or no arguments at all.
     """
-    parser, commands = _parser()
+    parser, commands = _parser(asked=argv)
     args, rest = parser.parse_known_args(argv)
     if args.command is None:
         if rest:
@@ -55,6 +57,8 @@ def load_configuration(args: Namespace) -> Config:
     Raises:
         ConfigError: see `load_config`; or a key is given twice.
     """
+    from .config import load_config
+
     short_forms = _SHORT_FORMS | ({"run": "run"} if args.command in ("train", "serve") else {})
     overrides: dict[str, Any] = dict(args.overrides)
     for name, key in short_forms.items():
@@ -78,7 +82,8 @@ class _Parser(ArgumentParser):
         raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
 
 
-def _parser() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+def _parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """Flags only of what `asked` names: tables of keys load the configuration, 0.3 s."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = _Parser(
         "arl", description=help_texts.DESCRIPTION, formatter_class=raw, allow_abbrev=False
@@ -90,7 +95,8 @@ def _parser() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         commands[name] = group.add_parser(
             name, help=help, description=help, formatter_class=raw, allow_abbrev=False
         )
-        add_flags(commands[name])
+        if name in asked:
+            add_flags(commands[name])
     return parser, commands
 
 
@@ -162,7 +168,7 @@ def _audit(parser: ArgumentParser) -> None:
 def _reverify(parser: ArgumentParser) -> None:
     parser.description = help_texts.REVERIFY
     _json(parser)
-    parser.epilog = "\n".join([help_texts.KEYS, *_key_table(Config)])
+    parser.epilog = _key_table()
     parser.set_defaults(config=None)  # it is the run's; keys go on top
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
     parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
@@ -238,7 +244,7 @@ def _json(parser: ArgumentParser) -> None:
 
 
 def _keys(parser: ArgumentParser) -> None:
-    parser.epilog = "\n".join([help_texts.KEYS, *_key_table(Config)])
+    parser.epilog = _key_table()
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
 
 
@@ -273,6 +279,8 @@ def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, l
 
     A section that comes in several types is there once for each, its `type` first.
     """
+    from .config import section_types
+
     inner = {key: kinds for key, f in model.model_fields.items() if (kinds := section_types(f))}
     keys = [key for key in model.model_fields if key not in inner]
     yield prefix, sorted(keys, key=lambda key: key != "type")
@@ -281,11 +289,15 @@ def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, l
             yield from _sections(kind, f"{prefix}.{key}".lstrip("."))
 
 
-def _key_table(model: type[BaseModel]) -> Iterator[str]:
+def _key_table() -> str:
     """The keys of every section, wrapped to 80 columns."""
-    for section, keys in _sections(model):
+    from .config import Config
+
+    lines = [help_texts.KEYS]
+    for section, keys in _sections(Config):
         text = f"{section}: {', '.join(keys)}" if section else ", ".join(keys)
-        yield textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
+        lines.append(textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------- dotted keys
@@ -314,6 +326,8 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
     flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
+    from .config import Config
+
     keys = {k: f"{s}.{k}" for s, ks in _sections(Config) if s for k in ks} if takes_config else {}
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import log
 from .arguments import load_configuration, parse
-from .config import Config
 from .errors import ArlError, ConfigError, ProcessDied
-from .eval_arguments import evaluated
 from .interrupts import run_interruptible
 
 if TYPE_CHECKING:
+    from .config import Config
     from .inspect.progress import Progress
     from .registry import Listed
     from .training import TrainResult
@@ -148,6 +147,8 @@ def _training_summary(result: TrainResult) -> str:
 def _eval(args: Namespace) -> int:
     if args.compare:
         return _compare(args)
+    from .eval_arguments import evaluated
+
     asked = evaluated(args)
     from .eval_compare import compare
     from .eval_run import evaluate_all

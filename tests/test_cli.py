@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl import cli
+from agentgym_rl import cli, eval_arguments
 from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
@@ -208,7 +208,7 @@ def test_a_run_without_anything_to_evaluate_says_so(arl, run):
 
 
 def evaluated(*argv: str):
-    (asked,) = cli.evaluated(cli.parse(["eval", *argv]))
+    (asked,) = eval_arguments.evaluated(cli.parse(["eval", *argv]))
     return asked.config.seed, asked.config.model.path, asked.checkpoint
 
 
