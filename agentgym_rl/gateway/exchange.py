@@ -146,7 +146,6 @@ class Exchange:
         finally:
             self.num_followers -= 1
             self._company.set()
-        self._delivered()
 
     async def _replay(self, send: Send) -> None:
         count = 0
@@ -155,6 +154,8 @@ class Exchange:
                 await send(message)
                 count += 1
                 if _is_last(message):
+                    # in the same breath: its client may close the session the moment it has it
+                    self._delivered()
                     return
             if self._over:
                 raise ClientGone("the answer was given up")

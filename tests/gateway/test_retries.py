@@ -1,6 +1,7 @@
 """Requests sent again, clients that leave, replies nobody got, and too many at once."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -37,6 +38,35 @@ def test_a_request_sent_again_joins_the_reply_being_made(slow, words):
     words.check_exact(record.rows, slow.engine.journal)
     assert record.counters["joined_retries"] == 1
     assert record.counters["lost_replies"] == 0
+
+
+def test_a_retry_that_has_the_reply_may_close_the_session_at_once(slow, words):
+    session, records = slow.open(), []
+    body = json.dumps({"model": "m", "messages": words.FIRST}).encode()
+
+    async def ask_again():
+        loop = asyncio.get_running_loop()
+
+        async def send(message):
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                loop.call_soon(lambda: records.append(_rows(slow, session)))
+
+        pending = [{"type": "http.request", "body": body}]
+
+        async def receive():
+            return pending.pop() if pending else await asyncio.sleep(60)
+
+        headers = {"authorization": f"Bearer {session.key}", **RETRY}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": raw}
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(slow.post(session, body, hang_up_s=0.03))
+            await asyncio.sleep(0.06)
+            tasks.create_task(slow.gateway.app(scope, receive, send))
+
+    asyncio.run(ask_again())
+    assert records[0].counters["joined_retries"] == 1
+    words.check_exact(records[0].rows, slow.engine.journal)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,0 +1,105 @@
+"""Whether rows are, token for token, what a real engine was fed and sampled.
+
+Episodes of several turns under four chat templates, with a tiny model that thinks, calls tools,
+calls them wrongly, and speaks in odd characters; with short limits and stop strings, samples,
+helpers, edits, retries and clients that hang up; while the weights change about twice a second,
+in each of the ways to interrupt. Then each row is compared with the engine's own view: the
+journal of the embedded engine, and what a relay before vLLM copied off the wire.
+
+ARL_EXACT_EPISODES episodes (default 400) on each; vLLM is skipped, by name, unless
+ARL_VLLM_PYTHON names an interpreter that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.weights.folder import WeightsFolder
+
+from ._common import VLLM_PYTHON, engine_server, hardware, model_config, say, versions
+from .exactness_loops import babbler, views
+from .exactness_loops.compare import FIELDS
+from .exactness_loops.play import Engine, Played, play
+from .exactness_loops.relay import Relay
+from .exactness_loops.templates import chats
+from .exactness_loops.verdict import verdict
+
+EPISODES = int(os.environ.get("ARL_EXACT_EPISODES", "400"))
+NUM_POLICIES = 8
+GOAL = {**dict.fromkeys(FIELDS, 0), "episodes": 2000}
+
+
+def run() -> dict[str, Any]:
+    """Measure; the result is what `arl bench exactness --json` prints."""
+    torch.set_num_threads(1)
+    templates = chats(babbler.tokenizer())
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
+        folder = Path(name)
+        weights = babbler.make(
+            folder, templates, steps=babbler.STEPS, versions=NUM_POLICIES, seed=1
+        )
+        say("the model has learned to babble")
+        rows = [
+            measure(engine, folder, templates, weights, episodes=EPISODES, seed=1)
+            for engine in ("embedded", *(["vllm"] if VLLM_PYTHON else []))
+        ]
+    return {
+        "name": "exactness",
+        "hardware": hardware("1 thread a process"),
+        "versions": versions(),
+        "rows": rows,
+        "skipped": [] if VLLM_PYTHON else ["vllm: ARL_VLLM_PYTHON names no interpreter of it"],
+        "goal": GOAL,
+        "met": all(row["mismatches"] == {} and row["episodes"] >= GOAL["episodes"] for row in rows),
+    }
+
+
+def measure(
+    engine: str,
+    folder: Path,
+    templates: Mapping[str, ChatFormat],
+    weights: Sequence[Mapping[str, Tensor]],
+    *,
+    episodes: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Play on one engine ("embedded" or "vllm") that serves the model in `folder`."""
+    is_vllm = engine == "vllm"
+    overrides = [("engine.type", engine), ("engine.max_model_len", babbler.MAX_MODEL_LEN)]
+    overrides += [("engine.python", VLLM_PYTHON)] if is_vllm else []
+    journal = folder / f"journal-{engine}-{episodes}.jsonl"
+    with (
+        engine_server(
+            model_config(folder, overrides), *([] if is_vllm else [f"--journal={journal}"])
+        ) as url,
+        WeightsFolder(f"bench-exactness-{engine}", need_bytes=2**28) as shared,
+    ):
+        start = time.monotonic()
+        relay = Relay(url)
+
+        async def played() -> tuple[list[Played], Counter[str]]:
+            async with contextlib.AsyncExitStack() as stack:
+                at = await stack.enter_async_context(relay.serving()) if is_vllm else url
+                where = Engine(url, at, is_vllm)
+                return await play(where, templates, weights, shared, episodes=episodes, seed=seed)
+
+        found, counters = asyncio.run(played())
+        took_s = time.monotonic() - start
+    seen = views.relayed(relay.exchanges) if is_vllm else views.journaled(journal)
+    say(f"{engine}: {len(found)} episodes in {took_s:.0f} s")
+    row = verdict(
+        found, views.turns(seen), {id for c in templates.values() for id in c.stop_token_ids}
+    )
+    return {"engine": engine, **row, "router": dict(counters), "seconds": round(took_s)}

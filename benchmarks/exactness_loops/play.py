@@ -1,0 +1,223 @@
+"""Episodes on a real engine, whose weights change meanwhile; what is left is compared."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import aiohttp
+from torch import Tensor
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engine import Interrupt
+from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.router import Router
+from agentgym_rl.gateway.server import Gateway
+from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
+from agentgym_rl.weights.publish import Publisher
+from agentgym_rl.weights.shm import SharedFiles
+
+from .babbler import MAX_MODEL_LEN
+from .client import Client
+
+AT_ONCE = 24
+MAX_TOKENS = 96
+_TURN_S = 120.0
+_UPDATE_EVERY_S = (0.2, 1.0)
+_INTERRUPTS: tuple[Interrupt, ...] = get_args(Interrupt)
+
+
+@dataclass
+class Played:
+    """One episode: what was recorded, what its client got, and what of it was to be expected."""
+
+    record: SessionRecord
+    client: Client
+    names: list[str]
+    """The request of each turn."""
+    temperature: float
+    one_row: bool
+    """Nothing happened in it that may fork."""
+
+
+@dataclass
+class Engine:
+    """Where tokens come from; `sampled` is its URL, or that of a relay before it."""
+
+    url: str
+    sampled: str
+    is_vllm: bool
+
+
+async def play(
+    engine: Engine,
+    chats: Mapping[str, ChatFormat],
+    weights: Sequence[Mapping[str, Tensor]],
+    folder: Path,
+    *,
+    episodes: int,
+    seed: int,
+) -> tuple[list[Played], Counter[str]]:
+    """All episodes, a share of them under each way to interrupt for an update; and what the
+    routers counted. `weights` are the policies, served in turn as versions 0, 1, 2, …"""
+    played: list[Played] = []
+    counters: Counter[str] = Counter()
+    source = HttpEngine(engine.sampled, send_seed=not engine.is_vllm, polls_staging=engine.is_vllm)
+    try:
+        version = 0
+        for number, interrupt in enumerate(_INTERRUPTS):
+            share = len(range(number, episodes, len(_INTERRUPTS)))
+            if not share:
+                continue
+            updates = _Updates(engine, interrupt, weights, folder, version)
+            async with updates.going_on(source) as router:
+                made = _episodes(router, chats, share, random.Random(f"{seed}/{interrupt}"))
+                played += await made
+            version = updates.version
+            counters.update(router.counters)
+        counters["updates"] = version
+    finally:
+        await source.close()
+    return played, counters
+
+
+class _Updates:
+    """Publishes version after version at random moments, as a trainer would."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        interrupt: Interrupt,
+        weights: Sequence[Mapping[str, Tensor]],
+        folder: Path,
+        version: int,
+    ) -> None:
+        self.version = version
+        self._weights = weights
+        self._engine = engine
+        self._router = Router(interrupt=interrupt, wait_s=_TURN_S)
+        self._publisher = Publisher(
+            transport=SharedFiles(folder),
+            interrupt=interrupt,
+            timeout_s=_TURN_S,
+            polls_staging=engine.is_vllm,
+        )
+
+    @asynccontextmanager
+    async def going_on(self, source: HttpEngine) -> AsyncIterator[Router]:
+        await source.name_version(self.version)
+        self._router.add("engine-0", source, version=self.version)
+        stop = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._publish(stop), name="updates")
+                try:
+                    yield self._router
+                finally:
+                    stop.set()
+        finally:
+            self._publisher.close()
+
+    async def _publish(self, stop: asyncio.Event) -> None:
+        draw = random.Random(self.version)
+        while not stop.is_set():
+            try:
+                async with asyncio.timeout(draw.uniform(*_UPDATE_EVERY_S)):
+                    await stop.wait()
+            except TimeoutError:
+                await self._next()
+
+    async def _next(self) -> None:
+        version = self.version + 1
+        weights = self._weights[version % len(self._weights)]
+        await asyncio.to_thread(self._publisher.prepare, version, weights)
+        self._router.begin_update(version)
+        urls = {"engine-0": self._engine.url}
+        published = await asyncio.to_thread(self._publisher.publish, urls, version)
+        self._router.end_update(version, published.served)
+        self.version = version
+
+
+async def _episodes(
+    router: Router, chats: Mapping[str, ChatFormat], count: int, chance: random.Random
+) -> list[Played]:
+    played: list[Played] = []
+    async with AsyncExitStack() as stack:
+        timeout = aiohttp.ClientTimeout(total=2 * _TURN_S)
+        connector = aiohttp.TCPConnector(limit=0)
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(timeout=timeout, connector=connector)
+        )
+        tables = [
+            await _Table.serve(stack, http, router, name, chat, history, edited)
+            for name, chat in chats.items()
+            for history in ("as_generated", "template")
+            for edited in ("fork", "trust")
+        ]
+        todo = iter(range(count))
+        async with asyncio.TaskGroup() as tasks:
+
+            async def worker() -> None:
+                for number in todo:
+                    table = tables[number % len(tables)]
+                    played.append(await table.play(random.Random(chance.random())))
+
+            for _ in range(min(AT_ONCE, count)):
+                tasks.create_task(worker())
+    return played
+
+
+@dataclass
+class _Table:
+    """A gateway for one chat template under one configuration."""
+
+    http: aiohttp.ClientSession
+    gateway: Gateway
+    url: str
+    name: str
+    history: str
+
+    @classmethod
+    async def serve(
+        cls,
+        stack: AsyncExitStack,
+        http: aiohttp.ClientSession,
+        router: Router,
+        name: str,
+        chat: ChatFormat,
+        history: str,
+        edited: str,
+    ) -> _Table:
+        config = GatewayConfig.model_validate(
+            {"thinking_history": history, "edited_calls": edited, "disconnect_grace_s": 0.3}
+        )
+        gateway = Gateway(router, chat, config=config, model_name="m", max_model_len=MAX_MODEL_LEN)
+        url = await stack.enter_async_context(gateway.serve())
+        return cls(http, gateway, url, name, history)
+
+    async def play(self, chance: random.Random) -> Played:
+        temperature = chance.choices([0.7, 1.0, 1.3, 2.0, 0.0], [3, 5, 3, 1, 0.5])[0]
+        sampling = SessionSampling(
+            max_tokens=MAX_TOKENS, temperature=temperature, seed=chance.getrandbits(40)
+        )
+        session = self.gateway.open_session(
+            sampling=sampling, session_id="x", turn_timeout_s=_TURN_S
+        )
+        no_thinking = self.name == "qwen3" and chance.random() < 0.2
+        policy = {"chat_template_kwargs": {"enable_thinking": False}} if no_thinking else {}
+        with_tools = self.name != "chatml"
+        client = Client(self.http, self.url, session.key, chance, with_tools, policy)
+        plain = chance.random() < 0.4
+        await client.play(chance.randrange(2, 8), plain=plain)
+        record = self.gateway.close_session(session)
+        names = [session.request_id(node.request) for node in session.tree.turns]
+        # GLM's turns end with the token that opens the next one: another one forks (`seam`).
+        one_row = plain and self.history == "as_generated" and self.name != "glm"
+        return Played(record, client, names, temperature, one_row)
