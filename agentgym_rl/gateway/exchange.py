@@ -63,6 +63,8 @@ class Exchange:
         self.on_delivery: list[Callable[[], None]] = []
         self.size_bytes = 0
         self.ended_well = False
+        self.given_up = False
+        """Nobody came back in time: whoever asks again from here on is answered anew."""
         self.error_event: Callable[[ApiError], bytes | None] = lambda error: None
         """How whoever writes the events would say an error after them; None: as any."""
         self._send: Send | None = send
@@ -125,6 +127,9 @@ class Exchange:
                 async with asyncio.timeout(grace_s):
                     await self._company.wait()
             except TimeoutError:
+                if self.num_followers:  # one came just as the time was up
+                    continue
+                self.given_up = True
                 raise ClientGone("the client hung up before its reply was complete") from None
 
     async def follow(self, receive: Receive, send: Send, *, timeout_s: float) -> None:
@@ -219,7 +224,8 @@ class Exchanges:
         """
         if not (asked.is_retry or asked.idempotency_key):
             return None
-        for exchange in (*self._open, *reversed(self._kept)):
+        going_on = (exchange for exchange in self._open if not exchange.given_up)
+        for exchange in (*going_on, *reversed(self._kept)):
             if asked.idempotency_key and asked.idempotency_key == exchange.asked.idempotency_key:
                 if asked.digest != exchange.asked.digest:
                     raise bad_request("This idempotency-key came with another request before.")

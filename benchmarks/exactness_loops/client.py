@@ -51,6 +51,8 @@ class Client:
     """How often it did what, and what it saw."""
     talks: list[tuple[bool, list[Message]]] = field(default_factory=list)
     """(whether a helper's, messages with the last reply)."""
+    error: str = ""
+    """What broke a reply; that ends the episode, and is a mismatch."""
 
     async def play(self, num_turns: int, *, plain: bool) -> None:
         """An episode; `plain`: one conversation that only goes on."""
@@ -60,8 +62,11 @@ class Client:
                 kinds = ["go"] if plain else list(KINDS)
                 weights = [KINDS[kind] for kind in kinds]
                 await self._step(self.chance.choices(kinds, weights)[0])
-        except Overflow:
+        except* Overflow:
             self.done["overflows"] += 1
+        except* (aiohttp.ClientError, RuntimeError) as group:
+            self.done["broken_replies"] += 1
+            self.error = repr(group.exceptions[0])
 
     async def _step(self, kind: str) -> None:
         recent = self.talks[-1:] if kind == "go" else self.talks[-3:]

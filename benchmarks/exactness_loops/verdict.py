@@ -19,6 +19,7 @@ def verdict(
     wrong: Counter[str] = Counter()
     forks: Counter[str] = Counter()
     features: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
     totals: Counter[str] = Counter(episodes=len(played))
     for one in played:
         record, client = one.record, one.client
@@ -36,7 +37,9 @@ def verdict(
         lost = counters["lost_replies"]
         wrong["rows"] += not lost and len(record.rows) != counters["forks"] + 1
         wrong["plain_forks"] += one.one_row and len(record.rows) != 1
-        wrong["wrong_retries"] += client.done["wrong_retries"]
+        for name in ("wrong_retries", "broken_replies"):
+            wrong[name] += client.done[name]
+        errors.update([client.error] if client.error else [])
         forks.update({k[6:]: n for k, n in counters.items() if k.startswith("forks_")})
         features.update(_features(one, views, end_ids))
         totals.update(
@@ -52,6 +55,7 @@ def verdict(
         "mismatches": dict(+wrong),
         "forks_by_cause": dict(+forks),
         "features": dict(+features),
+        "errors": dict(errors),
     }
 
 

@@ -67,9 +67,7 @@ async def openai(client: Any, need: Any, *, stream: bool) -> list[Said]:
         fields = {"model": "m", "messages": messages, "tools": [TOOL]}
         if stream:
             options = {"stream_options": {"include_usage": True}}
-            strict = {"type": "function", "function": {**FUNCTION, "strict": True}}
-            asking = client.chat.completions.stream(**fields | {"tools": [strict]}, **options)
-            async with asking as events:
+            async with client.chat.completions.stream(**fields, **options) as events:
                 reply = await events.get_final_completion()
         else:
             reply = await client.chat.completions.create(**fields)

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway.exchange import Asked, ClientGone, Exchange, Exchanges
 
 RETRY = {"x-stainless-retry-count": "1"}
 
@@ -67,6 +69,41 @@ def test_a_retry_that_has_the_reply_may_close_the_session_at_once(slow, words):
     asyncio.run(ask_again())
     assert records[0].counters["joined_retries"] == 1
     words.check_exact(records[0].rows, slow.engine.journal)
+
+
+def _block(seconds):
+    time.sleep(seconds)
+
+
+async def _hung_up():
+    return {"type": "http.disconnect"}
+
+
+def test_a_retry_after_the_grace_is_not_given_a_reply_that_is_being_given_up():
+    first, again = (Asked(b"1", retry, "", may_come_again=True) for retry in (False, True))
+    exchanges = Exchanges()
+    exchange = exchanges.open(first, _hung_up)
+    assert exchanges.earlier(again) is exchange
+    with pytest.raises(ClientGone):
+        asyncio.run(exchange.outlive(_hung_up, grace_s=0.01))
+    assert exchanges.earlier(again) is None
+
+
+def test_a_retry_that_comes_just_as_the_grace_is_up_is_waited_for():
+    exchange = Exchange(Asked(b"1", False, "", may_come_again=True), _hung_up)
+
+    def come():
+        exchange.num_followers += 1
+
+    async def main():
+        async with asyncio.timeout(0.2), asyncio.TaskGroup() as tasks:
+            tasks.create_task(exchange.outlive(_hung_up, grace_s=0.01))
+            await asyncio.sleep(0.001)
+            asyncio.get_running_loop().call_later(0.02, come)
+            _block(0.05)  # both are due at once, the end of the grace first
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("stream", [False, True])
