@@ -5,7 +5,8 @@
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-peers                   tests against the real openenv-core, verifiers and LiteLLM
-#   make test-agents                  tests with real agent frameworks, in Python and Node.js
+#   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
+#                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
 #   make clean                        remove what make made, never runs/
 
@@ -29,6 +30,8 @@ TWO_AT_ONCE := -n 2 --dist worksteal
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
+WITH_AGENTS = ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
+    $(VENV_AGENTS)/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
 say = @printf '\033[1m==>\033[0m %s\n'
 
@@ -52,7 +55,8 @@ test-fast: install-test
 	$(BIN)/python -m pytest -m "not slow" $(TWO_AT_ONCE) $(PYTEST_ARGS)
 
 test-vllm: install-test $(VENV_VLLM)/.installed
-	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
+	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \
+	    tests/vllm tests/e2e/test_exactness.py tests/agents/test_sdk_contract.py $(PYTEST_ARGS)
 
 # They may not skip.
 test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed \
@@ -64,11 +68,12 @@ test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
 	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm_engine \
 	    $(PYTEST_ARGS)
 
-# They may not skip.
+# They may not skip; but for those on vLLM, which run where it is installed (make test-vllm).
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
-	ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
-	    $(VENV_AGENTS)/bin/python -m pytest $(TWO_AT_ONCE) \
+	$(WITH_AGENTS) -m pytest $(TWO_AT_ONCE) -k 'not vllm' \
 	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py $(PYTEST_ARGS)
+	$(if $(wildcard $(VENV_VLLM)/.installed),ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python \
+	    $(WITH_AGENTS) -m pytest -k vllm tests/agents/test_sdk_contract.py $(PYTEST_ARGS))
 
 # They may not skip. The daemon that was started for them ends with them.
 test-docker: install-test

@@ -24,6 +24,7 @@ from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
 
+from .._common import say
 from .babbler import MAX_MODEL_LEN
 from .client import Client
 
@@ -78,8 +79,9 @@ async def play(
                 continue
             updates = _Updates(engine, interrupt, weights, folder, version)
             async with updates.going_on(source) as router:
-                made = _episodes(router, chats, share, random.Random(f"{seed}/{interrupt}"))
-                played += await made
+                chance = random.Random(f"{seed}/{interrupt}")
+                played += await _episodes(router, chats, share, chance)
+            say(f"{interrupt}: {len(played)} episodes, {updates.version} updates")
             version = updates.version
             counters.update(router.counters)
         counters["updates"] = version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -49,10 +50,11 @@ class Relay:
                 passed = {n: v for n, v in reply.headers.items() if n.lower() not in _HOP}
                 response = web.StreamResponse(status=reply.status, headers=passed)
                 await response.prepare(request)
-                async for chunk in reply.content.iter_any():
-                    kept += chunk
-                    await response.write(chunk)
-                await response.write_eof()
+                with contextlib.suppress(ConnectionResetError):  # it has heard enough
+                    async for chunk in reply.content.iter_any():
+                        kept += chunk
+                        await response.write(chunk)
+                    await response.write_eof()
                 return response
         finally:
             if request.path == _GENERATE:

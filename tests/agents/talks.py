@@ -66,16 +66,35 @@ async def openai(client: Any, need: Any, *, stream: bool) -> list[Said]:
     for _ in range(TURNS):
         fields = {"model": "m", "messages": messages, "tools": [TOOL]}
         if stream:
-            options = {"stream_options": {"include_usage": True}}
-            async with client.chat.completions.stream(**fields, **options) as events:
-                reply = await events.get_final_completion()
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            chunks = await client.chat.completions.create(**fields, **options)
+            message, usage = await _gathered(chunks)
         else:
             reply = await client.chat.completions.create(**fields)
-        message, usage = reply.choices[0].message, reply.usage
-        said.append(Said(message.content or "", usage.prompt_tokens, usage.completion_tokens))
-        calls = [(call.id, call.function.arguments) for call in message.tool_calls or []]
-        messages += [message.to_dict(), *_answered(calls)]
+            message, usage = reply.choices[0].message.to_dict(), reply.usage
+        text = message.get("content") or ""
+        said.append(Said(text, usage.prompt_tokens, usage.completion_tokens))
+        calls = message.get("tool_calls") or []
+        asked = [(call["id"], call["function"]["arguments"]) for call in calls]
+        messages += [message, *_answered(asked)]
     return said
+
+
+async def _gathered(chunks: Any) -> tuple[dict[str, Any], Any]:
+    """A message and its usage. (The SDK's own helper takes strict tools alone, and raises where
+    their arguments are malformed.)"""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: dict[int, dict[str, Any]] = {}
+    usage = None
+    async for chunk in chunks:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            message["content"] += choice.delta.content or ""
+            for call in choice.delta.tool_calls or []:
+                known = calls.setdefault(call.index, call.to_dict() | {"function": {}})
+                for key, value in call.function.to_dict().items():
+                    known["function"][key] = known["function"].get(key, "") + value
+    return message | ({"tool_calls": [*calls.values()]} if calls else {}), usage
 
 
 async def litellm(client: Any, need: Any, *, stream: bool) -> list[Said]:

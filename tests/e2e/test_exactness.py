@@ -29,7 +29,7 @@ FEATURES = (
 def babble(tmp_path_factory):
     templates = chats(babbler.tokenizer())
     folder = tmp_path_factory.mktemp("babbler")
-    return folder, templates, babbler.make(folder, templates, steps=40, versions=4, seed=1)
+    return folder, templates, babbler.make(folder, templates, steps=30, versions=4, seed=1)
 
 
 @pytest.mark.slow
@@ -37,11 +37,11 @@ def babble(tmp_path_factory):
 def test_rows_are_what_a_real_engine_was_fed_and_sampled(engine, babble):
     if engine == "vllm" and not VLLM_PYTHON:
         pytest.skip("no vLLM here: ARL_VLLM_PYTHON names no interpreter (make test-vllm)")
-    found = measure(engine, *babble, episodes=48, seed=3)
+    found = measure(engine, *babble, episodes=32, seed=3)
     assert found["mismatches"] == {}, found["errors"]
-    assert found["episodes"] == 48
-    assert found["turns"] > 96
-    assert found["rows"] == found["forks"] + 48 or found["features"]["lost replies"]
+    assert found["episodes"] == 32
+    assert found["turns"] > 64
+    assert found["rows"] == found["forks"] + 32 or found["features"]["lost replies"]
     assert {name for name in FEATURES if not found["features"].get(name)} == set()
 
 
