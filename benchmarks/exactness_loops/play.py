@@ -23,8 +23,8 @@ from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
+from benchmarks._common import say
 
-from .._common import say
 from .babbler import MAX_MODEL_LEN
 from .client import Client
 
