@@ -186,7 +186,11 @@ class Tree:
             return _SIBLINGS[sibling_of]
         if not context.root.turns:
             return "new_root"
-        others = [other for other in context.anchor.next.values() if other.replies]
+        others = [
+            other
+            for other in context.anchor.next.values()
+            if other.replies and other.base is context.base  # others stand on other tokens
+        ]
         if context.base is context.anchor and not others:
             return None  # even where a client put in messages of its own
         return context.cause or "history_edit"

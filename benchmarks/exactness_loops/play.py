@@ -43,6 +43,8 @@ class Played:
     client: Client
     names: list[str]
     """The request of each turn."""
+    end_ids: Sequence[int]
+    """Tokens that end a reply in its chat format."""
     temperature: float
     one_row: bool
     """Nothing happened in it that may fork."""
@@ -184,6 +186,7 @@ class _Table:
     gateway: Gateway
     url: str
     name: str
+    end_ids: Sequence[int]
     history: str
 
     @classmethod
@@ -202,7 +205,7 @@ class _Table:
         )
         gateway = Gateway(router, chat, config=config, model_name="m", max_model_len=MAX_MODEL_LEN)
         url = await stack.enter_async_context(gateway.serve())
-        return cls(http, gateway, url, name, history)
+        return cls(http, gateway, url, name, chat.stop_token_ids, history)
 
     async def play(self, chance: random.Random) -> Played:
         temperature = chance.choices([0.7, 1.0, 1.3, 2.0, 0.0], [3, 5, 3, 1, 0.5])[0]
@@ -222,4 +225,4 @@ class _Table:
         names = [session.request_id(node.request) for node in session.tree.turns]
         # GLM's turns end with the token that opens the next one: another one forks (`seam`).
         one_row = plain and self.history == "as_generated" and self.name != "glm"
-        return Played(record, client, names, temperature, one_row)
+        return Played(record, client, names, self.end_ids, temperature, one_row)

@@ -12,9 +12,7 @@ from .play import Played
 from .views import View
 
 
-def verdict(
-    played: Sequence[Played], views: Mapping[str, View], end_ids: Collection[int]
-) -> dict[str, Any]:
+def verdict(played: Sequence[Played], views: Mapping[str, View]) -> dict[str, Any]:
     """Mismatches by what differs, forks by cause, and how often which feature occurred."""
     wrong: Counter[str] = Counter()
     forks: Counter[str] = Counter()
@@ -32,7 +30,7 @@ def verdict(
             temperature=one.temperature,
             trains=one.temperature > 0,
         )
-        wrong += _told_wrong(client, views, end_ids)
+        wrong += _told_wrong(client, views, one.end_ids)
         counters = record.counters
         lost = counters["lost_replies"]
         wrong["rows"] += not lost and len(record.rows) != counters["forks"] + 1
@@ -41,7 +39,7 @@ def verdict(
             wrong[name] += client.done[name]
         errors.update([client.error] if client.error else [])
         forks.update({k[6:]: n for k, n in counters.items() if k.startswith("forks_")})
-        features.update(_features(one, views, end_ids))
+        features.update(_features(one, views))
         totals.update(
             turns=record.num_turns,
             sampled_tokens=counters["sampled_tokens"],
@@ -76,7 +74,7 @@ def _told_wrong(
     return wrong
 
 
-def _features(one: Played, views: Mapping[str, View], end_ids: Collection[int]) -> dict[str, int]:
+def _features(one: Played, views: Mapping[str, View]) -> dict[str, int]:
     counters, done = one.record.counters, one.client.done
     turns = [views[name] for name in one.names]
     stopped = [view for view in turns if view.finish == "stop"]
@@ -86,7 +84,7 @@ def _features(one: Played, views: Mapping[str, View], end_ids: Collection[int]) 
         **{k: done[k] for k in ("thoughts", "thoughts before calls", "parallel calls", "n>1")},
         **{k: done[k] for k in ("unicode said", "unicode heard", "streamed", "overflows")},
         "truncated": counters["length_turns"],
-        "stop strings": sum(view.ids[-1] not in end_ids for view in stopped),
+        "stop strings": sum(view.ids[-1] not in one.end_ids for view in stopped),
         "turns of several versions": sum(len(set(view.versions)) > 1 for view in turns),
         "retries": done["retry"] + done["race"] + done["drop"],
         "joined retries": counters["joined_retries"],

@@ -317,3 +317,18 @@ def test_odd_roles_that_only_the_whole_allows_are_cut_from_the_whole(words):
     record = scene.gateway.close_session(session)
     words.check_exact(record.rows, scene.engine.journal, num_rows=1)
     assert list(scene.engine.journal[1].prompt) == family.theirs(more)
+
+
+def test_what_goes_on_behind_a_row_without_its_thoughts_is_no_fork(words):
+    """That row stands on other tokens: the turn with its thoughts has not been gone on from."""
+    said = [f"{text}<|im_end|>" for text in (THOUGHT + CALL, "Well.", "Twelve.")]
+    scene = _scene(words, "qwen3", said, thinking_history="template")
+    session, tools = scene.open(), [words.CALCULATOR]
+    first = asyncio.run(scene.post(session, messages=words.FIRST, tools=tools)).message
+    talk = [*words.FIRST, first, *words.observe(first, "12")]
+    spoken = [*talk, {"role": "user", "content": "So?"}]
+    asyncio.run(scene.post(session, messages=spoken, tools=tools))
+    asyncio.run(scene.post(session, messages=talk, tools=tools))
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=2)
+    assert record.counters["forks_think_drop"] == record.counters["forks"] == 1
