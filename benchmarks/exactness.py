@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from agentgym_rl.gateway.chat import ChatFormat
@@ -43,7 +42,6 @@ GOAL = {**dict.fromkeys(FIELDS, 0), "episodes": 2000}
 
 def run() -> dict[str, Any]:
     """Measure; the result is what `arl bench exactness --json` prints."""
-    torch.set_num_threads(1)
     templates = chats(babbler.tokenizer())
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as name:
         folder = Path(name)

@@ -50,6 +50,7 @@ def make(
     Returns the weights of `versions` policies: those of its last steps; the last one is saved.
     """
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # more only spin where cores are shared, and this is tiny
     words = tokenizer()
     model: Any = _network(words)
     hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]

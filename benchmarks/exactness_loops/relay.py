@@ -26,13 +26,13 @@ class Relay:
         """Serve while the context is open; yields the URL."""
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass_on)
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as self._http:
             await runner.setup()
             try:
-                site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=1)
+                site = web.TCPSite(runner, "127.0.0.1", 0)
                 await site.start()
                 port = runner.addresses[0][1]
                 yield f"http://127.0.0.1:{port}"
