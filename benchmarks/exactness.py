@@ -82,7 +82,7 @@ def measure(
         engine_server(
             model_config(folder, overrides), *([] if is_vllm else [f"--journal={journal}"])
         ) as url,
-        WeightsFolder(f"bench-exactness-{engine}", need_bytes=2**28) as shared,
+        WeightsFolder(f"bench-exactness-{engine}-{os.getpid()}", need_bytes=2**28) as shared,
     ):
         start = time.monotonic()
         relay = Relay(url)
@@ -97,7 +97,5 @@ def measure(
         took_s = time.monotonic() - start
     seen = views.relayed(relay.exchanges) if is_vllm else views.journaled(journal)
     say(f"{engine}: {len(found)} episodes in {took_s:.0f} s")
-    row = verdict(
-        found, views.turns(seen), {id for c in templates.values() for id in c.stop_token_ids}
-    )
+    row = verdict(found, views.turns(seen))
     return {"engine": engine, **row, "router": dict(counters), "seconds": round(took_s)}
