@@ -228,13 +228,15 @@ class Message(Struct, tag_field="type", tag="message"):
     role: Literal["assistant"]
     model: str
     content: list[SaidText | SaidThinking | SaidToolUse]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
     stop_sequence: str | None
     usage: MessageUsage
 
 
-class TokenCount(Struct):
+class TokenCount(Struct, omit_defaults=True):
     input_tokens: Count
+    estimated: bool = False
+    """Said where the model's own tokenizer is not at hand."""
 
 
 class Model(Struct):

@@ -15,7 +15,6 @@ from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
 from .errors import session_closed, unsupported
-from .messages import call_id, reasoning_keys
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -26,13 +25,14 @@ from .parsers import (
     ToolCall,
 )
 from .prompts import prepare_context
+from .reply import Reply
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
 
 
-class Turn:
+class Turn(Reply):
     """A pending turn. It leaves nothing behind unless `commit` is called."""
 
     def __init__(
@@ -101,9 +101,17 @@ class Turn:
         """The stop string that ended the message."""
         return self._cutter.found
 
-    def call_id(self, position: int) -> str:
-        """The id of the turn's tool call number `position`."""
-        return call_id(self.number, position)
+    @property
+    def temperature(self) -> float:
+        return self.sample.temperature
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return len(self.sample.ids)
 
     def logprobs(self) -> dict[str, Any] | None:
         """The recorded log-probs in OpenAI's shape, if asked for; the turn's end has none.
@@ -141,7 +149,7 @@ class Turn:
         """
         if self.session.closed:
             raise session_closed()
-        self.message = self._message()
+        self.message = self.spelled("".join(self._content), "".join(self._reasoning), self._calls)
         node = self.session.commit(
             self._context,
             self.sample,
@@ -197,37 +205,11 @@ class Turn:
             kept.append(event)
         return kept
 
-    def _message(self) -> dict[str, Any]:
-        content = "".join(self._content)
-        thoughts = reasoning_keys("".join(self._reasoning))
-        if not self._calls:
-            return {"role": "assistant", "content": content, **thoughts}
-        calls = [
-            {
-                "id": self.call_id(position),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for position, call in enumerate(self._calls)
-        ]
-        return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": calls}
-
-
-def total_usage(turns: Sequence[Turn]) -> dict[str, int]:
-    """Token counts of a request: its prompt, once, and all that was sampled, the tokens that end
-    turns included."""
-    prompt, sampled = len(turns[0].prompt), sum(len(turn.sample.ids) for turn in turns)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": sampled,
-        "total_tokens": prompt + sampled,
-    }
-
 
 async def sample(
     turns: Sequence[Turn],
     sampler: Sampler,
-    on_events: Callable[[Turn, list[Event]], Awaitable[None]],
+    on_events: Callable[[Turn, Sequence[Event]], Awaitable[None]],
 ) -> None:
     """Sample all turns at once, telling of each delta as it comes.
 

@@ -174,7 +174,7 @@ class Usage(Struct):
 
 
 class WhyIncomplete(Struct):
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "content_filter"]
 
 
 class Response(Struct, tag_field="object", tag="response"):

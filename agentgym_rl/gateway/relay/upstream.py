@@ -13,8 +13,7 @@ import msgspec
 
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.errors import ConfigError, EngineError
-
-from .errors import ApiError
+from agentgym_rl.gateway.errors import ApiError
 
 _SHOWN = 500
 """Characters of a server's own words that an error repeats."""
