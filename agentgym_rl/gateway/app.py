@@ -19,6 +19,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -68,11 +69,13 @@ class SessionApp(ABC):
         *,
         config: GatewayConfig,
         model_name: str,
+        about_model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._sessions = sessions
         self._routes: Mapping[str, Route] = {route.path: route for route in routes}
         self._config = config
         self._model_name = model_name
+        self._about_model = about_model
         self._num_requests = 0
 
     @abstractmethod
@@ -104,6 +107,7 @@ class SessionApp(ABC):
 
     def _get(self, method: str, path: str) -> bytes:
         model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
+        model |= self._about_model
         routes = {
             "/health": {},
             "/v1/models": {"object": "list", "data": [model]},
@@ -225,7 +229,8 @@ class GatewayApp(SessionApp):
             CountTokens(self._count),
             CompletionsDialect(chat),
         )
-        super().__init__(sessions, routes, config=config, model_name=model_name)
+        about = {"rung": chat.rung, "rung_why": chat.why}
+        super().__init__(sessions, routes, config=config, model_name=model_name, about_model=about)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len

@@ -1,8 +1,9 @@
 """Chat completion requests: what is read, what is refused, what is ignored.
 
 Ignored, because they cannot change a reply here: user, metadata, store, service_tier,
-safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity. Every other parameter is
-honoured or refused by name: an agent must not believe in an option that does nothing.
+safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a tool. Every
+other parameter is honoured or refused by name: an agent must not believe in an option that does
+nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _READ = frozenset(
 )
 MAX_SAMPLES = 128
 """As in OpenAI."""
+MAX_TOP_K = 2**31 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
+"""What engines read as numbers of 32 and 64 bits."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -98,8 +102,8 @@ def parse_request(body: bytes) -> ChatRequest:
         max_tokens=max_tokens,
         temperature=number(given, "temperature", low=0.0, high=2.0),
         top_p=_default(number(given, "top_p", low=0.0, high=1.0), 1.0),
-        top_k=max(integer(given, "top_k", low=-1) or 0, 0),
-        seed=integer(given, "seed"),
+        top_k=max(integer(given, "top_k", low=-1, high=MAX_TOP_K) or 0, 0),
+        seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
         stop=_stop(given.get("stop")),
         template_kwargs=_template_kwargs(given),
     )
@@ -154,7 +158,15 @@ def _message(value: Any, where: str) -> dict[str, Any]:
 
 def _tools(value: Any) -> list[dict[str, Any]] | None:
     _check_functions(value, "tools")
-    return value or None
+    return [_shown(tool) for tool in value or ()] or None
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """Without `strict`, which says nothing to a model: some SDKs add it to every tool."""
+    function = tool["function"]
+    if "strict" not in function:
+        return tool
+    return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}
 
 
 def _check_functions(value: Any, where: str) -> None:

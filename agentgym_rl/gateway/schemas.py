@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct, field
 
 from .dialects.typed import StreamOptions
+from .requests import MAX_SEED, MAX_TOP_K, MIN_SEED
+from .shape import Rung
 
 JsonObject = dict[str, Any]
 Json = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 Count = Annotated[int, Meta(ge=0)]
 Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
 
 
 class TextPart(Struct):
@@ -106,9 +108,9 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    seed: Int64 | None = None
+    seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
@@ -239,11 +241,15 @@ class TokenCount(Struct, omit_defaults=True):
     """Said where the model's own tokenizer is not at hand."""
 
 
-class Model(Struct):
+class Model(Struct, omit_defaults=True):
     id: str
     object: Literal["model"]
     owned_by: str
     created: int
+    rung: Rung | None = None
+    """How a turn is continued on the exact tokens before it."""
+    rung_why: str = ""
+    """What ruled out the rungs above it, if something did."""
 
 
 class ModelList(Struct):

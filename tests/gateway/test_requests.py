@@ -70,6 +70,31 @@ ACCEPTED = [
 ]
 
 
+TOO_BIG = [("seed", 2**63), ("seed", -(2**63) - 1), ("seed", 2**64), ("top_k", 2**31)]
+
+
+@pytest.mark.parametrize(("param", "value"), TOO_BIG)
+def test_numbers_that_no_engine_reads_are_refused_by_name(scene, words, param, value):
+    session = scene.open(train=False)
+    answer = _post(scene, session, messages=words.FIRST, **{param: value})
+    assert (answer.status, answer.error["param"]) == (400, param)
+    bound = "at least" if value < 0 else "at most"
+    assert f"expected {bound}" in answer.error["message"]
+    largest = {param: 2**31 - 1 if param == "top_k" else 2**63 - 1}
+    assert _post(scene, session, messages=words.FIRST, **largest).status == 200
+
+
+def test_strict_is_not_shown_to_the_model(scene, words):
+    """Some SDKs add it to each tool; it is no other root either."""
+    function = words.CALCULATOR["function"]
+    session = scene.open()
+    for strict in ({}, {"strict": False}, {"strict": True}):
+        tools = [{"type": "function", "function": {**function, **strict}}]
+        assert _post(scene, session, messages=words.FIRST, tools=tools).status == 200
+    assert len({tuple(entry.prompt) for entry in scene.engine.journal}) == 1
+    assert scene.gateway.close_session(session).counters["forks_new_root"] == 0
+
+
 @pytest.mark.parametrize("fields", ACCEPTED)
 def test_what_changes_nothing_is_accepted(scene, words, fields):
     assert _post(scene, scene.open(), messages=words.FIRST, **fields).message["content"]
@@ -227,7 +252,8 @@ def test_a_message_ends_before_its_stop_string_and_the_tokens_after(stage, spell
 
 def test_models_health_and_nothing_else(scene):
     models = asyncio.run(scene.request("GET", "/v1/models"))
-    assert [model["id"] for model in models.body["data"]] == ["tiny"]
+    [model] = models.body["data"]
+    assert (model["id"], model["rung"], model["rung_why"]) == ("tiny", "sentinel", "")
     assert asyncio.run(scene.request("GET", "/health")).status == 200
     assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 405
     assert asyncio.run(scene.request("POST", "/v1/embeddings")).status == 404

@@ -20,7 +20,13 @@ from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply, total_usage
-from agentgym_rl.gateway.requests import MAX_SAMPLES, ChatRequest
+from agentgym_rl.gateway.requests import (
+    MAX_SAMPLES,
+    MAX_SEED,
+    MAX_TOP_K,
+    MIN_SEED,
+    ChatRequest,
+)
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.turn import Turn
 
@@ -45,9 +51,9 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)] | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
     """With 0 and 1 the log-prob of each sampled token; no others are recorded."""
