@@ -68,7 +68,8 @@ test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
 	ARL_REQUIRE=agents ARL_NODE_MODULES=$(abspath $(VENV_AGENTS))/node/node_modules \
 	    $(VENV_AGENTS)/bin/python -m pytest $(TWO_AT_ONCE) \
-	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py $(PYTEST_ARGS)
+	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py \
+	    tests/rollout/test_relay_agents.py $(PYTEST_ARGS)
 
 # They may not skip. The daemon that was started for them ends with them.
 test-docker: install-test
