@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -38,6 +39,16 @@ _encode = msgspec.json.Encoder().encode
 _COUNTED = {"include_usage": True}
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A request on its way: as the agent asks, in chat completions, and as the endpoint is
+    asked."""
+
+    session: RelaySession
+    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
+
+
 class Relay(SessionServer):
     """Stands between agents and `upstream`; what it answers is what `upstream` said."""
 
@@ -61,12 +72,11 @@ class _RelayApp(SessionApp):
         assert isinstance(session, RelaySession)
         if not isinstance(dialect, ChatDialect):
             return await self._translate(session, dialect, body, exchange)
-        asked = passed_on(body)
-        request = self._imposed(session, asked, session.next_request())
-        if not asked.get("stream"):
-            return await self._pass_whole(session, asked, request, exchange)
+        asking = self._asking(session, passed_on(body), session.next_request())
+        if not asking.asked.get("stream"):
+            return await self._pass_whole(asking, exchange)
         async with kept_alive(exchange, every_s=self._config.keep_alive_s):
-            await self._pass_stream(session, asked, request, exchange)
+            await self._pass_stream(asking, exchange)
 
     # ------------------------------------------------------------------ other dialects
     async def _translate(
@@ -75,29 +85,27 @@ class _RelayApp(SessionApp):
         wanted = dialect.read(session, body)
         asked = translated(wanted, session.originals.restore(wanted.messages))
         number = session.next_request()
-        request = self._imposed(session, asked, number)
-        temperature = request.get("temperature", 1.0)
+        asking = self._asking(session, asked, number)
+        temperature = asking.request.get("temperature", 1.0)
         turn = RelayedTurn(session, number, stop=wanted.stop, temperature=temperature)
 
         async def produce(on_events: OnEvents) -> None:
             if wanted.stream:
-                await self._follow(turn, request, on_events)
+                await self._follow(turn, asking, on_events)
             else:
-                _, completion = await self._upstream.whole(request)
+                _, completion = await self._upstream.whole(asking.request)
                 await on_events(turn, turn.add_whole(completion))
             await on_events(turn, turn.finish())
-            self._note(session, asked, turn.original, turn.finish_reason, turn.usage)
+            self._note(asking, turn.original, turn.finish_reason, turn.usage)
             session.originals.keep(number, turn.message, turn.original)
 
         writer = dialect.writer(session, wanted, [turn], model=self._model_name)
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=wanted.stream, keep_alive_s=keep_alive_s)
 
-    async def _follow(
-        self, turn: RelayedTurn, request: Mapping[str, Any], on_events: OnEvents
-    ) -> None:
+    async def _follow(self, turn: RelayedTurn, asking: _Asking, on_events: OnEvents) -> None:
         """Tell of a stream as it comes."""
-        streamed = {**request, "stream": True, "stream_options": _COUNTED}
+        streamed = {**asking.request, "stream": True, "stream_options": _COUNTED}
         async with aclosing(self._upstream.events(streamed)) as chunks:
             async for chunk in chunks:
                 await on_events(turn, turn.add(chunk))
@@ -105,28 +113,16 @@ class _RelayApp(SessionApp):
             raise self._unfinished()
 
     # ------------------------------------------------------------------ chat completions
-    async def _pass_whole(
-        self,
-        session: RelaySession,
-        asked: Mapping[str, Any],
-        request: Mapping[str, Any],
-        exchange: Exchange,
-    ) -> None:
-        data, completion = await self._upstream.whole(request)
+    async def _pass_whole(self, asking: _Asking, exchange: Exchange) -> None:
+        data, completion = await self._upstream.whole(asking.request)
         choice, usage = completion["choices"][0], completion.get("usage")
-        self._note(session, asked, choice["message"], choice.get("finish_reason"), usage)
+        self._note(asking, choice["message"], choice.get("finish_reason"), usage)
         await exchange.whole(data)
 
-    async def _pass_stream(
-        self,
-        session: RelaySession,
-        asked: Mapping[str, Any],
-        request: Mapping[str, Any],
-        exchange: Exchange,
-    ) -> None:
+    async def _pass_stream(self, asking: _Asking, exchange: Exchange) -> None:
         """Pass chunks on as they come; the end only once the turn is counted."""
-        options = asked.get("stream_options") or {}  # an object, says `passed_on`
-        request = {**request, "stream_options": {**options, **_COUNTED}}
+        options = asking.asked.get("stream_options") or {}  # an object, says `passed_on`
+        request = {**asking.request, "stream_options": {**options, **_COUNTED}}
         message = StreamedMessage()
         held: list[bytes] = []
         async with aclosing(self._upstream.events(request)) as events:
@@ -139,24 +135,26 @@ class _RelayApp(SessionApp):
                     await exchange.events(held.pop())
         if message.finish_reason is None:
             raise self._unfinished()
-        self._note(session, asked, message.whole(), message.finish_reason, message.usage)
+        self._note(asking, message.whole(), message.finish_reason, message.usage)
         await exchange.events(b"".join([*held, DONE]), last=True)
 
     # ------------------------------------------------------------------ both
-    def _imposed(self, session: Session, asked: Mapping[str, Any], number: int) -> dict[str, Any]:
-        upstream, policy = self._upstream, session.sampling
-        return imposed(asked, upstream.config, policy, model=upstream.model, number=number)
+    def _asking(self, session: RelaySession, asked: Mapping[str, Any], number: int) -> _Asking:
+        config, model = self._upstream.config, self._upstream.model
+        request = imposed(asked, config, session.sampling, model=model, number=number)
+        return _Asking(session, asked, request)
 
     def _note(
         self,
-        session: RelaySession,
-        asked: Mapping[str, Any],
+        asking: _Asking,
         reply: Mapping[str, Any],
         finish_reason: str | None,
         usage: Mapping[str, Any] | None,
     ) -> None:
         cost_usd = self._upstream.cost_usd(usage)
-        session.note(asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd)
+        asking.session.note(
+            asking.asked, reply, finish_reason=finish_reason, usage=usage, cost_usd=cost_usd
+        )
 
     def _unfinished(self) -> EngineError:
         return EngineError(f"{self._upstream.model} ended a stream without a finish_reason")
