@@ -48,14 +48,19 @@ class Lark:
         spaced = {**closed(schema), "x-guidance": SEPARATORS}
         return self._rule("json", f"%json {json.dumps(spaced)}")
 
-    def text_without(self, *tags: str) -> str:
-        """Text, possibly none, in which none of `tags` stands."""
-        barred = "|".join(_META.sub(r"\\\g<0>", tag) for tag in tags)
-        return self._rule("TEXT", rf"/(?s:.*)/ & ~/(?s:.*)({barred})(?s:.*)/")
+    def text_to(self, end: str, *barred: str) -> str:
+        """Text, possibly none, and then `end`, which stands nowhere before, as none of `barred`
+        does.
 
-    def text_of(self, low: int, high: int | None) -> str:
-        """Text of so many characters."""
-        return self._rule("TEXT", rf"/(?s:.){{{low},{'' if high is None else high}}}/")
+        One terminal where it can be: a lexer goes on with text as long as it may, and so would
+        take the beginning of `end` for more of it.
+        """
+        tags = "|".join(_META.sub(r"\\\g<0>", tag) for tag in (end, *barred))
+        if end in self._added:
+            text = self._rule("TEXT", rf"/(?s:.*)/ & ~/(?s:.*)({tags})(?s:.*)/")
+            return f"{text} {self.token(self._added[end])}"
+        last = _META.sub(r"\\\g<0>", end)
+        return self._rule("TEXT", rf"/(?s:.*){last}/ & ~/(?s:.*)({tags})(?s:.+)/")
 
     def any_of(self, choices: Sequence[str]) -> str:
         """One of these expressions."""

@@ -24,7 +24,7 @@ class Grammars:
     def __init__(self, tokenizer_file: Path, *, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer_file = tokenizer_file
         self._vocab_size = vocab_size
-        self._eos_ids = list(eos_ids) or None
+        self._eos_id = next(iter(eos_ids), None)
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[str, Constraint] = OrderedDict()
         self._lock = threading.Lock()
@@ -62,5 +62,5 @@ class Grammars:
                     f"a grammar needs {name}, which this model folder lacks", param=_PARAM
                 )
             text = self._tokenizer_file.read_text(encoding="utf-8")
-            self._tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._eos_ids)
+            self._tokenizer = LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._eos_id)
         return self._tokenizer

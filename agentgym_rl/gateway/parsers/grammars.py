@@ -84,7 +84,7 @@ class Grammars:
         end = prompt_end.rstrip()
         if not self._thinks or end.endswith(CLOSE):
             return ""
-        rest = f"{lark.text_without(CLOSE)} {lark.exactly(CLOSE)} /\\n{{0,2}}/"
+        rest = f"{lark.text_to(CLOSE)} /\\n{{0,2}}/"
         return rest if end.endswith(OPEN) else f"({lark.exactly(OPEN)} {rest})?"
 
     def _end(self, lark: Lark) -> str:

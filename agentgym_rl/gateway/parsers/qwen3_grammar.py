@@ -22,7 +22,9 @@ _FRAME = frozenset(
     {"type", "properties", "required", "additionalProperties", "$schema", "$defs", "definitions"}
 )
 _PLAIN = frozenset({"string", "integer", "number", "boolean", "null"})
+_BREAK = "\n"
 _VALUE_END = "</parameter>"
+_TAIL = f"{_BREAK}{_VALUE_END}{_BREAK}"
 
 
 def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
@@ -48,22 +50,23 @@ def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
 def _parameter(lark: Lark, key: str, schema: Any, parameters: Mapping[str, Any]) -> str:
     if key != key.strip() or not key or set(">\n") & set(key):
         raise _refused(f"a parameter named {key!r}")
-    head, tail = f"<parameter={key}>\n", f"\n{_VALUE_END}\n"
     value = _value(lark, key, schema if isinstance(schema, dict) else {}, parameters)
-    return f"{lark.exactly(head)} {value} {lark.exactly(tail)}"
+    return f"{lark.exactly(f'<parameter={key}>{_BREAK}')} {value}"
 
 
 def _value(lark: Lark, key: str, schema: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
-    """What may stand between the tags of a parameter."""
+    """What may stand between the tags of a parameter, and the tag that ends it."""
+    tail = lark.exactly(_TAIL)
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
-        return lark.any_of([lark.exactly(_choice(key, value, schema)) for value in values])
+        choices = [lark.exactly(_choice(key, value, schema)) for value in values]
+        return f"{lark.any_of(choices)} {tail}"
     types = set(types_of(schema))
     if "$ref" in schema or any("$ref" in branch for branch in _branches(schema)):
         raise _refused(f"a $ref as the schema of {key!r}")
     if types and "string" not in types:
         defs = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
-        return lark.json({**defs, **schema})
+        return f"{lark.json({**defs, **schema})} {tail}"
     return _text(lark, key, schema)
 
 
@@ -74,7 +77,8 @@ def _text(lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
             raise _refused(f"{odd[0]!r} in the schema of {key!r}, which may be a string")
         if not set(types_of(branch)) <= _PLAIN:
             raise _refused(f"{key!r}, which may be a string or an object or array")
-    return lark.text_without(_VALUE_END, OPEN, CLOSE)
+    # the line break before the close is the model's to write; it is no part of the value
+    return f"{lark.text_to(_VALUE_END, OPEN, CLOSE)} {lark.exactly(_BREAK)}"
 
 
 def _branches(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
