@@ -25,7 +25,7 @@ SCHEMA = closed(TOOL["function"]["parameters"])
 VALUES = st.fixed_dictionaries(
     {"count": st.integers(-99, 999), "mode": st.sampled_from(["a b", "c"])},
     optional={
-        "note": st.none() | st.text("ab1\n\"{<é null", max_size=6),
+        "note": st.none() | st.text('ab1\n"{<é null', max_size=6),
         "tags": st.lists(st.booleans(), max_size=3),
     },
 )
