@@ -144,6 +144,8 @@ UNWRITABLE = {
     "object or array": tool(x={"anyOf": [{"type": "string"}, {"type": "object"}]}),
     "named 'a>b'": tool(**{"a>b": {"type": "string"}}),
     "a function named": tool("a<b"),
+    "no value of 'x'": tool(x={"enum": 5}),
+    "not named": {"function": {"name": "f", "parameters": {"properties": [1]}}},
     "'oneOf'": {"function": {"name": "f", "parameters": {"type": "object", "oneOf": []}}},
 }
 

@@ -52,7 +52,7 @@ def _run(server, scenario):
 
 def test_replies_are_what_they_are_held_to(vllm_server, chat):
     grammars = grammars_for(chat, GatewayConfig())
-    forms = [ReplyForm(SCHEMA), ReplyForm(tools=[TOOL], one_call=True), ReplyForm(SCHEMA, [TOOL])]
+    forms = [ReplyForm(SCHEMA), *(ReplyForm(schema, [TOOL], True) for schema in (None, SCHEMA))]
     written = [grammars.of(form, "assistant\n") for form in forms]
 
     async def scenario(engine):

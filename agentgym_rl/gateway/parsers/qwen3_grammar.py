@@ -15,7 +15,7 @@ from typing import Any
 from agentgym_rl.gateway.lark import Lark
 
 from .blocks import CLOSE, OPEN
-from .schemas import types_of, value_json
+from .schemas import listed, types_of, value_json
 
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
 _FRAME = frozenset(
@@ -38,8 +38,10 @@ def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         raise _refused(f"a function named {name!r}")
     if odd := sorted(parameters.keys() - _FRAME - _NOTES):
         raise _refused(f"{odd[0]!r} in the parameters of {name!r}")
-    required = parameters.get("required") or []
+    required = listed(parameters, "required")
     properties = parameters.get("properties") or {}
+    if not isinstance(properties, dict) or not all(isinstance(key, str) for key in required):
+        raise _refused(f"parameters of {name!r} that are not named")
     parts = [lark.exactly(f"{OPEN}\n<function={name}>\n")]
     for key in dict.fromkeys([*properties, *required]):
         part = _parameter(lark, key, properties.get(key, {}), parameters)
@@ -58,7 +60,9 @@ def _value(lark: Lark, key: str, schema: Mapping[str, Any], parameters: Mapping[
     """What may stand between the tags of a parameter, and the tag that ends it."""
     tail = lark.exactly(_TAIL)
     if "enum" in schema or "const" in schema:
-        values = schema.get("enum", [schema.get("const")])
+        values = listed(schema, "enum") if "enum" in schema else [schema["const"]]
+        if not values:
+            raise _refused(f"no value of {key!r}")
         choices = [lark.exactly(_choice(key, value, schema)) for value in values]
         return f"{lark.any_of(choices)} {tail}"
     types = set(types_of(schema))
@@ -82,8 +86,8 @@ def _text(lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
 
 
 def _branches(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    listed = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
-    direct = [branch for branch in listed if isinstance(branch, dict)]
+    either = [*listed(schema, "anyOf"), *listed(schema, "oneOf")]
+    direct = [branch for branch in either if isinstance(branch, dict)]
     return [one for branch in direct for one in [branch, *_branches(branch)]]
 
 

@@ -71,16 +71,17 @@ def types_of(schema: Any) -> Iterator[str]:
             yield name
     if schema.get("nullable") is True:
         yield "null"
-    for value in _listed(schema, "enum"):
+    for value in listed(schema, "enum"):
         yield _type_of(value)
     if "const" in schema:
         yield _type_of(schema["const"])
     for combined in ("anyOf", "oneOf", "allOf"):
-        for choice in _listed(schema, combined):
+        for choice in listed(schema, combined):
             yield from types_of(choice)
 
 
-def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+def listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    """A keyword whose value is a list; empty if it is none."""
     value = schema.get(name)
     return value if isinstance(value, list) else []
 
