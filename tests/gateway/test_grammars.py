@@ -121,6 +121,7 @@ def test_json_or_calls(chat):
     [
         (False, "assistant\n", "", True),
         (False, "assistant\n", "<think>\nSo <b> {\n</think>\n\n", True),
+        (False, "assistant\n", "<think></think>", True),
         (False, "assistant\n", "So {\n</think>\n\n", False),
         (True, "assistant\n<think>\n", "So <b> {\n</think>\n\n", True),
         (True, "assistant\n<think>\n", "", False),

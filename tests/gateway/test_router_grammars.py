@@ -23,7 +23,7 @@ def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
     assert (entry.sampling.max_tokens, entry.sampling.grammar) == (50, GRAMMAR)
     counted = {name: count for name, count in router.counters.items() if count}
     assert counted == {
-        **{"failovers": 1, "restarts": 1, "affinity_misses": 1},
+        **{"failovers": 1, "constrained_restarts": 1, "affinity_misses": 1},
         "discarded_tokens": 5,
     }
 
@@ -58,4 +58,4 @@ def test_a_turn_that_had_all_but_the_word_for_it_is_whole():
     router, _ = routed(ScriptedEngine([Say(STORY, finish_reason=None)]))
     turn = asyncio.run(heard(begin(router, grammar=GRAMMAR)))
     assert (turn.ids, turn.finish) == (STORY, "stop")
-    assert router.counters["restarts"] == 0
+    assert router.counters["constrained_restarts"] == 0

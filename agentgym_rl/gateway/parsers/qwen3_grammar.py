@@ -3,7 +3,8 @@
 A value has no type of its own: it becomes what the schema and the text make of it
 (`schemas.value_json`). So the grammar of a value is what reads back as valid: text where the
 schema takes any string, the choices of an enum, JSON where it takes no strings. What can be held
-to neither is refused.
+to neither is refused. (Strings inside JSON may spell a close tag all the same: no grammar can bar
+it there, and the call is then malformed, as one that a free model writes.)
 """
 
 from __future__ import annotations
