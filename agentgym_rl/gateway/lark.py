@@ -13,9 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .grammar_schema import prepared
+
 SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """Between the parts of JSON: as templates and Python write it. Left to itself, a model that has
 nothing to say may write white space until it is cut."""
+MAX_CHARACTERS = 100_000
+"""Of a grammar, which is compiled whole; schemas have most of them, without their descriptions."""
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 
 
@@ -44,8 +48,12 @@ class Lark:
         return f"<[{id}]>"
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """JSON that is valid under `schema`."""
-        spaced = {**closed(schema), "x-guidance": SEPARATORS}
+        """JSON that is valid under `schema`.
+
+        Raises:
+            ValueError: see `grammar_schema.prepared`.
+        """
+        spaced = {**prepared(schema), "x-guidance": SEPARATORS}
         return self._rule("json", f"%json {json.dumps(spaced)}")
 
     def text_to(self, end: str, *barred: str) -> str:
@@ -71,46 +79,20 @@ class Lark:
         return self._rule("part", expression)
 
     def written(self, start: str) -> str:
-        """The whole: what `start` stands for."""
+        """The whole: what `start` stands for.
+
+        Raises:
+            ValueError: it is too long.
+        """
         lines = [f"{name}: {rule}" for rule, name in self._rules.items()]
-        return "\n".join([f"start: {start}", *lines]) + "\n"
+        text = "\n".join([f"start: {start}", *lines]) + "\n"
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"the grammar has {len(text)} characters, allowed: {MAX_CHARACTERS}")
+        return text
 
     def _rule(self, kind: str, expression: str) -> str:
         """The rule for an expression; the same one for the same."""
         return self._rules.setdefault(expression, f"{kind}_{len(self._rules)}")
-
-
-def closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema, with objects that list their properties and say nothing of others having no
-    others: a model held to a schema would make some up. With `allOf`, whose parts see each
-    other's properties as others, it is left alone.
-    """
-    return schema if '"allOf":' in json.dumps(schema) else _closed(schema)
-
-
-def _closed(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_closed(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    inside = {
-        name: _mapped(field) if name in _NAMED else _closed(field) if name in _HOLDERS else field
-        for name, field in value.items()
-    }
-    lists = isinstance(value.get("properties"), dict) and not _OPENS.intersection(value)
-    return {**inside, "additionalProperties": False} if lists else inside
-
-
-def _mapped(value: Any) -> Any:
-    """Schemas by name: the names are no keywords."""
-    return {k: _closed(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-_NAMED = ("properties", "$defs", "definitions")
-_HOLDERS = ("items", "prefixItems", "anyOf", "oneOf")
-_OPENS = frozenset(
-    {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"}
-)
 
 
 def _quoted(text: str) -> str:

@@ -17,7 +17,7 @@ from .segment import PendingTurn, Segment, joined
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
     "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
-    "constrained_restarts": "times a constrained turn began again from nothing: grammars do not move",
+    "constrained_restarts": "times a constrained turn began again: grammars do not move",
     "discarded_tokens": "tokens sampled again: of restarts, and of updates that left their version "
     "in doubt (no spans)",
     "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",

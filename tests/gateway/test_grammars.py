@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reading import tool
 
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.lark import closed
+from agentgym_rl.gateway.grammar_schema import prepared
 from agentgym_rl.gateway.reply_form import ReplyForm
 
 TOOL = tool(
@@ -21,7 +21,7 @@ TOOL = tool(
     tags={"type": "array", "items": {"type": "boolean"}},
 )
 TOOL["function"]["parameters"]["required"] = ["count", "mode"]
-SCHEMA = closed(TOOL["function"]["parameters"])
+SCHEMA = prepared(TOOL["function"]["parameters"])
 VALUES = st.fixed_dictionaries(
     {"count": st.integers(-99, 999), "mode": st.sampled_from(["a b", "c"])},
     optional={
@@ -171,8 +171,31 @@ def test_where_no_grammar_can_be_made_it_says_so(chat):
 def test_objects_are_closed_where_that_is_what_is_meant():
     inner = {"type": "object", "properties": {"properties": {"type": "string"}}}
     opened = {"properties": {"a": {"type": "array", "items": inner}}, "additionalProperties": {}}
-    assert closed(opened) == {
-        **opened,
-        "properties": {"a": {"type": "array", "items": {**inner, "additionalProperties": False}}},
+    shut = {**inner, "additionalProperties": False}
+    assert prepared(opened) == {**opened, "properties": {"a": {"type": "array", "items": shut}}}
+    assert prepared({"anyOf": [inner, opened]})["anyOf"][0] == shut
+    for composed in ({"allOf": [opened, inner]}, {**inner, "anyOf": [inner]}):
+        assert prepared(composed) == composed
+
+
+def test_what_describes_is_left_out_and_what_is_so_named_is_not():
+    named = {"properties": {"title": {"type": "string", "title": "T"}}, "description": "d"}
+    assert prepared(named) == {
+        "properties": {"title": {"type": "string"}},
+        "additionalProperties": False,
     }
-    assert closed({"allOf": [opened, inner]}) == {"allOf": [opened, inner]}
+
+
+DEEP = json.loads('{"items": ' * 400 + "{}" + "}" * 400)
+TOO_MUCH = {
+    "nested too deeply": DEEP,
+    "allowed: 500": {"properties": {f"p{n}": {} for n in range(501)}},
+    "multipleOf: got 1234567": {"items": {"type": "integer", "multipleOf": 1234567}},
+    "characters, allowed": {"enum": ["v" * 100] * 1000},
+}
+
+
+@pytest.mark.parametrize("says", TOO_MUCH)
+def test_what_would_take_too_long_to_compile_is_refused(chat, says):
+    with pytest.raises(ApiError, match=says):
+        written(chat, ReplyForm(TOO_MUCH[says]), family="hermes")

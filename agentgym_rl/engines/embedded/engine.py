@@ -97,7 +97,7 @@ class EmbeddedEngine:
             return None
         try:
             async with asyncio.timeout(_COMPILE_TIMEOUT_S):
-                return await asyncio.to_thread(self._grammars.begin, asked.grammar)
+                return await asyncio.wrap_future(self._grammars.begin_aside(asked.grammar))
         except TimeoutError:
             message = f"the grammar was not compiled after {_COMPILE_TIMEOUT_S:g} s"
             raise Refused(message, param="structured_outputs") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
@@ -19,7 +20,7 @@ _QUIET = 0
 
 
 class Grammars:
-    """For one tokenizer. Any thread may compile, one at a time does."""
+    """For one tokenizer. Any thread may compile."""
 
     def __init__(self, tokenizer_file: Path, *, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer_file = tokenizer_file
@@ -30,23 +31,41 @@ class Grammars:
         self._lock = threading.Lock()
 
     def begin(self, grammar: str) -> Constraint:
-        """The beginning of a reply. Takes milliseconds, for a big schema a second.
+        """The beginning of a reply. Takes milliseconds, for a big schema a second, and there may
+        be some for which it takes for ever.
 
         Raises:
             Refused: it is no grammar, or one that no text matches; or the model folder has no
                 tokenizer to apply it with.
         """
         with self._lock:
-            compiled = self._compiled.get(grammar) or self._compile(grammar)
+            known = self._compiled.get(grammar)
+            tokenizer = self._loaded()
+        compiled = known or self._compile(grammar, tokenizer)
+        with self._lock:
             self._compiled[grammar] = compiled
             self._compiled.move_to_end(grammar)
             if len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
             return compiled.copy()
 
-    def _compile(self, grammar: str) -> Constraint:
+    def begin_aside(self, grammar: str) -> Future[Constraint]:
+        """`begin` in a thread of its own, which keeps no other and no process from ending."""
+        begun: Future[Constraint] = Future()
+
+        def run() -> None:
+            try:
+                begun.set_result(self.begin(grammar))
+            except BaseException as error:
+                begun.set_exception(error)
+
+        begun.set_running_or_notify_cancel()  # nobody can end it; whoever waits may stop waiting
+        threading.Thread(target=run, name="grammar", daemon=True).start()
+        return begun
+
+    def _compile(self, grammar: str, tokenizer: LLTokenizer) -> Constraint:
         source = LLMatcher.grammar_from_lark(grammar)
-        matcher = LLMatcher(self._loaded(), source, log_level=_QUIET)
+        matcher = LLMatcher(tokenizer, source, log_level=_QUIET)
         compiled = Constraint(matcher, self._vocab_size)
         tried = compiled.copy()
         tried.allowed()  # some grammars show only now that nothing matches them

@@ -42,8 +42,13 @@ class Grammars:
         Raises:
             ApiError: 400, the model's format does not allow it.
         """
-        lark = Lark(self._chat.added_tokens)
         self._check(form)
+        try:
+            return self._written(Lark(self._chat.added_tokens), form, prompt_end)
+        except ValueError as error:
+            raise _refused(form, str(error)) from error
+
+    def _written(self, lark: Lark, form: ReplyForm, prompt_end: str) -> str:
         choices = [lark.json(form.schema)] if form.schema is not None else []
         if form.tools:
             choices.append(self._calls(lark, form))
@@ -73,10 +78,7 @@ class Grammars:
 
     def _calls(self, lark: Lark, form: ReplyForm) -> str:
         write, between = _CALLS[self._family]
-        try:
-            calls = [write(lark, *_function(tool)) for tool in form.tools]
-        except ValueError as error:
-            raise _refused(form, str(error)) from error
+        calls = [write(lark, *_function(tool)) for tool in form.tools]
         call = lark.rule(lark.any_of(calls))
         return call if form.one_call else f"({call} ({lark.exactly(between)} {call})*)"
 

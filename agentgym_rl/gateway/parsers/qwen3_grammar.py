@@ -13,12 +13,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agentgym_rl.gateway.grammar_schema import NOTES
 from agentgym_rl.gateway.lark import Lark
 
 from .blocks import CLOSE, OPEN
 from .schemas import listed, types_of, value_json
 
-_NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
 _FRAME = frozenset(
     {"type", "properties", "required", "additionalProperties", "$schema", "$defs", "definitions"}
 )
@@ -37,7 +37,7 @@ def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
     """
     if name != name.strip() or not name or set("<>\n") & set(name):
         raise _refused(f"a function named {name!r}")
-    if odd := sorted(parameters.keys() - _FRAME - _NOTES):
+    if odd := sorted(parameters.keys() - _FRAME - NOTES):
         raise _refused(f"{odd[0]!r} in the parameters of {name!r}")
     required = listed(parameters, "required")
     properties = parameters.get("properties") or {}
@@ -78,7 +78,7 @@ def _value(lark: Lark, key: str, schema: Mapping[str, Any], parameters: Mapping[
 def _text(lark: Lark, key: str, schema: Mapping[str, Any]) -> str:
     """Any text, where whatever type it is taken for is one that the schema takes as it is."""
     for branch in [schema, *_branches(schema)]:
-        if odd := sorted(branch.keys() - _NOTES - {"type", "nullable", "anyOf", "oneOf"}):
+        if odd := sorted(branch.keys() - NOTES - {"type", "nullable", "anyOf", "oneOf"}):
             raise _refused(f"{odd[0]!r} in the schema of {key!r}, which may be a string")
         if not set(types_of(branch)) <= _PLAIN:
             raise _refused(f"{key!r}, which may be a string or an object or array")
