@@ -48,7 +48,7 @@ from .errors import (
 from .exchange import Asked, ClientGone, Exchange
 from .intake import body_of, key_of
 from .openapi import document
-from .parsers import for_model
+from .parsers import for_model, grammars_for
 from .prompts import count_prompt
 from .requests import ChatRequest
 from .sessions import Session, SessionTable
@@ -235,6 +235,7 @@ class GatewayApp(SessionApp):
         self._chat = chat
         self._max_model_len = max_model_len
         self._parsers = for_model(chat, config)
+        self._grammars = grammars_for(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -246,6 +247,7 @@ class GatewayApp(SessionApp):
             self._chat,
             max_model_len=self._max_model_len,
             parsers=self._parsers,
+            grammars=self._grammars,
         )
 
         async def produce(on_events: OnEvents) -> None:

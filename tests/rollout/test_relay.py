@@ -9,7 +9,7 @@ pytest.importorskip("anthropic")
 
 import anthropic
 import openai
-from someones_relay import CHAT_TOOL, NAME, calling, message, respond, talk
+from someones_relay import CHAT_TOOL, NAME, RESPONSES_TOOL, calling, message, respond, talk
 
 ASK = [{"role": "user", "content": "1+1?"}]
 USAGE = {
@@ -134,6 +134,43 @@ def test_what_an_agent_asks_for_is_asked_of_the_endpoint():
     given = ("reasoning_effort", "parallel_tool_calls", "max_tokens", "stream", "top_p", "stop")
     assert [second.get(name) for name in given] == ["low", False, 9, True, None, None]
     assert second["tools"] == [CHAT_TOOL]
+
+
+OTHER = {"type": "function", "name": "other", "parameters": {"type": "object"}}
+ONLY = {"type": "function", "function": {"name": "add"}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({"tool_choice": "required"}, {"tool_choice": "required"}),
+        ({"tool_choice": {"type": "function", "name": "add"}}, {"tool_choice": ONLY}),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "reply", "schema": SCHEMA, "strict": True},
+                }
+            },
+        ),
+        (
+            {"text": {"format": {"type": "json_object"}}},
+            {"response_format": {"type": "json_object"}},
+        ),
+    ],
+    ids=["required", "named", "schema", "object"],
+)
+def test_what_a_reply_is_held_to_is_the_endpoint_s_to_hold(fields, sent):
+    model = SomeonesModel(nonsense)
+
+    async def converse(scene):
+        await respond(scene, stream=False, input="Hi.", tools=[RESPONSES_TOOL, OTHER], **fields)
+
+    talk(model, converse)
+    [asked] = model.requests
+    assert {name: asked[name] for name in sent} == sent
 
 
 def test_the_session_s_sampling_is_above_the_agent_s():

@@ -8,6 +8,7 @@ from typing import Any
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.fields import json_object
+from agentgym_rl.gateway.reply_form import ANY_OBJECT, ReplyForm, Tools
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import SessionSampling
 
@@ -38,6 +39,7 @@ def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> d
         asked["tools"] = list(request.tools)
         asked |= {} if request.calls else {"tool_choice": "none"}
         asked |= {"parallel_tool_calls": False} if request.one_call else {}
+    asked |= _held_to(request.form, request.tools or ())
     asked |= {"top_p": request.top_p} if request.top_p != 1.0 else {}
     asked |= {"top_k": request.top_k} if request.top_k else {}
     asked |= {"stop": list(request.stop)} if request.stop else {}
@@ -47,6 +49,29 @@ def translated(request: ChatRequest, messages: Sequence[Mapping[str, Any]]) -> d
         "reasoning_effort": request.template_kwargs.get("reasoning_effort"),
     }
     return asked | {name: value for name, value in given.items() if value is not None}
+
+
+def _held_to(form: ReplyForm | None, offered: Tools) -> dict[str, Any]:
+    """What holds the reply to its form: the endpoint's to do, or to refuse."""
+    if form is None:
+        return {}
+    if form.schema is not None:
+        named = {"name": "reply", "schema": form.schema, "strict": True}
+        free = form.schema == ANY_OBJECT
+        kind = {"type": "json_object"} if free else {"type": "json_schema", "json_schema": named}
+        return {"response_format": kind}
+    one = {"parallel_tool_calls": False} if form.one_call else {}
+    if len(form.tools) == len(offered) and not (form.one_call and len(offered) == 1):
+        return {"tool_choice": "required", **one}
+    chosen = [{"type": "function", "function": {"name": _name(tool)}} for tool in form.tools]
+    if len(chosen) == 1:
+        return {"tool_choice": chosen[0], **one}
+    allowed = {"mode": "required", "tools": chosen}
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}, **one}
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return tool["function"]["name"]
 
 
 def imposed(
