@@ -235,10 +235,10 @@ def test_what_the_engine_cannot_compile_is_the_clients_mistake(stage, stream):
 
 
 def test_a_forced_turn_is_recorded_exactly_and_does_not_train(stage, spell, words):
-    said = [CALL, "So. " + CALL, ANSWER]
+    said = ["So. " + CALL, CALL, ANSWER]
     scene = stage([spell.bytewise(text + END) for text in said])
     session, messages = scene.open(), list(FIRST)
-    for choice in ("required", "auto", "none"):
+    for choice in ("auto", "required", "none"):
         fields = {"tools": [CALCULATOR], "tool_choice": choice}
         message = asyncio.run(scene.post(session, messages=messages, **fields)).message
         messages += [message, *words.observe(message, "12")]
@@ -246,12 +246,12 @@ def test_a_forced_turn_is_recorded_exactly_and_does_not_train(stage, spell, word
     entries = scene.engine.journal
     assert row.tokens.tolist() == [*entries[-1].prompt, *entries[-1].token_ids]
     trained = [set(row.loss_mask[row.turn_ids == turn].tolist()) for turn in range(3)]
-    assert trained == [{False}, {True}, {True}]
-    recorded = row.behavior_logprobs[row.turn_ids == 0]
-    assert recorded.tolist() == np.float32(entries[0].logprobs).tolist()
+    assert trained == [{True}, {False}, {True}]
+    recorded = row.behavior_logprobs[row.turn_ids == 1]
+    assert recorded.tolist() == np.float32(entries[1].logprobs).tolist()
     counters = session.record().counters
     assert counters["constrained_turns"] == 1
-    assert counters["trained_tokens"] == sum(len(entry.token_ids) for entry in entries[1:])
+    assert counters["trained_tokens"] == sum(len(entries[turn].token_ids) for turn in (0, 2))
 
 
 def test_a_forced_call_that_is_cut_says_length(stage, spell):
