@@ -71,7 +71,8 @@ test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed
 # They may not skip; but for those on vLLM, which run where it is installed (make test-vllm).
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
 	$(WITH_AGENTS) -m pytest $(TWO_AT_ONCE) -k 'not vllm' \
-	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py $(PYTEST_ARGS)
+	    tests/agents tests/contracts/test_agent.py tests/gateway/test_sdk.py \
+	    tests/rollout/test_relay_agents.py $(PYTEST_ARGS)
 	$(if $(wildcard $(VENV_VLLM)/.installed),ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python \
 	    $(WITH_AGENTS) -m pytest -k vllm tests/agents/test_sdk_contract.py $(PYTEST_ARGS))
 

@@ -9,11 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_KEEP_ALIVE_S = 120
+"""A connection that was used stays open for its next request."""
+_HEADERS_TIMEOUT_S = 30.0
+"""For the headers of a request to arrive whole; bodies are the app's to wait for."""
 
 
 class BodyTooLarge(ValueError):
@@ -66,7 +72,8 @@ def header(scope: Scope, name: bytes) -> str:
 async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` in this process while the context is open; yields "http://host:port".
 
-    Port 0 picks a free one. Leaving the context closes connections within about two seconds.
+    Port 0 picks a free one. Connections on which no request comes are closed. Leaving the context
+    closes all of them within about two seconds.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only where the protocol is named; without it replies wait 40 ms.
@@ -75,10 +82,11 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
         listener.bind((host, port))
         config = uvicorn.Config(
             app,
+            http=_Protocol,
             lifespan="off",
             log_config=None,
             access_log=False,
-            timeout_keep_alive=120,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             ws="none",
         )
@@ -92,6 +100,39 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
                 yield f"http://{shown}:{listener.getsockname()[1]}"
             finally:
                 server.should_exit = True
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn waits for ever for a connection's first request, and for the end of headers that
+    have begun; here that takes `_HEADERS_TIMEOUT_S` at most."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect_headers()
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _expect_headers(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(_HEADERS_TIMEOUT_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Server(uvicorn.Server):

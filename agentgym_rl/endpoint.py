@@ -11,10 +11,10 @@ from .config import Config, EndpointConfig, GatewayConfig, LiteLLMEngineConfig, 
 from .episode import Player
 from .errors import ConfigError
 from .gateway.client import AgentClients
-from .gateway.litellm_upstream import LiteLLMUpstream, check_model
-from .gateway.openai_upstream import OpenAIUpstream
 from .gateway.relay import Relay
-from .gateway.upstream import Upstream
+from .gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
+from .gateway.relay.openai_upstream import OpenAIUpstream
+from .gateway.relay.upstream import Upstream
 from .stack import check_parts, make_player, services
 
 _OF_OUR_ENGINES = (

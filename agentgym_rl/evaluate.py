@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .config import EvalConfig
@@ -83,48 +83,66 @@ async def evaluate(
         TooManyErrors: more than a fifth of the episodes failed.
     """
     start = time.monotonic()
-    places = planned(tasks, config)
-    finished = [before[p.episode_id] for p in places if p.episode_id in before] if before else []
-    missing = [p for p in places if not before or p.episode_id not in before]
+    places, before = planned(tasks, config), before or {}
+    finished = [before[place.episode_id] for place in places if place.episode_id in before]
     resumed = len(finished)
 
     async def play(place: Place) -> Trajectory:
-        begun = time.monotonic()
-        sampling = SessionSampling(
-            temperature=config.temperature,
-            max_tokens=max_tokens,
-            seed=derived_seed(seed, f"eval-{place.episode_id[1:]}"),
-            train=False,
-        )
+        sampling = _sampling(place, config, max_tokens=max_tokens, seed=seed)
         task = tasks[place.index]
-        played = await play_with_retries(
-            player,
-            task,
-            episode_id=place.episode_id,
-            group_id=place.group_id,
-            sampling=sampling,
-            max_retries=max_retries,
-        )
-        metrics = {**played.metrics, DURATION: time.monotonic() - begun}
-        played = replace(played, metrics=metrics)
+        played = await _play(player, task, place, sampling=sampling, max_retries=max_retries)
         if played.outcome is not Outcome.INFRA_ERROR:
             await keep(task, place.index, played)
+        finished.append(played)
+        on_progress(len(finished), len(places))
         return played
 
-    async def worker(remaining: Iterator[Place]) -> None:
-        for place in remaining:
-            finished.append(await play(place))
-            on_progress(len(finished), len(places))
-            if finished[-1].outcome is Outcome.INFRA_ERROR:
-                for other in playing:  # no result will come of them
-                    other.cancel()
-
-    remaining = iter(missing)
-    async with asyncio.TaskGroup() as workers:
-        count = min(config.max_concurrent, len(missing))
-        playing = [workers.create_task(worker(remaining)) for _ in range(count)]
+    missing = [place for place in places if place.episode_id not in before]
+    await _play_all(missing, play, at_once=config.max_concurrent)
     duration_s = time.monotonic() - start
     return summarize(finished, config, duration_s=duration_s, resumed=resumed)
+
+
+async def _play_all(
+    places: Sequence[Place], play: Callable[[Place], Awaitable[Trajectory]], *, at_once: int
+) -> None:
+    """Play the episodes, until one fails for infrastructure: then no result will come of the
+    others."""
+
+    async def worker() -> None:
+        for place in remaining:
+            if (await play(place)).outcome is Outcome.INFRA_ERROR:
+                for other in playing:
+                    other.cancel()
+
+    remaining = iter(places)
+    async with asyncio.TaskGroup() as workers:
+        playing = [workers.create_task(worker()) for _ in range(min(at_once, len(places)))]
+
+
+async def _play(
+    player: Player, task: Task, place: Place, *, sampling: SessionSampling, max_retries: int
+) -> Trajectory:
+    """One episode, with its duration among its metrics."""
+    begun = time.monotonic()
+    played = await play_with_retries(
+        player,
+        task,
+        episode_id=place.episode_id,
+        group_id=place.group_id,
+        sampling=sampling,
+        max_retries=max_retries,
+    )
+    return replace(played, metrics={**played.metrics, DURATION: time.monotonic() - begun})
+
+
+def _sampling(place: Place, config: EvalConfig, *, max_tokens: int, seed: int) -> SessionSampling:
+    return SessionSampling(
+        temperature=config.temperature,
+        max_tokens=max_tokens,
+        seed=derived_seed(seed, f"eval-{place.episode_id[1:]}"),
+        train=False,
+    )
 
 
 def num_available(tasks: TaskSource, wanted: int) -> int:

@@ -12,7 +12,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,9 +70,7 @@ def export_sft(
             `out` exists.
     """
     config = load_config(config_of(folder, f"arl export {folder}"))
-    left_out: Counter[str] = Counter()
-    splits: Counter[str] = Counter()
-    episodes = lines = forked = 0
+    counts = _Counts()
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(contextlib.closing(EpisodeReader(folder / "episodes.db")))
         file = stack.enter_context(new_file(out, said=f"--out {out}"))
@@ -81,27 +79,45 @@ def export_sft(
             task = reader.task(episode.task_id)
             on_progress(1)
             if why := wanted.refusal(episode, task):
-                left_out[why] += 1
+                counts.left_out[why] += 1
                 continue
             about = _about(episode, task, config.env.id)
-            for line in _lines(episode, wanted.form):
-                file.write(json.dumps(line | about, ensure_ascii=False) + "\n")
-                lines += 1
-            episodes += 1
-            splits[task.split] += 1
-            forked += episode.metrics.get("forks", 0.0) > 0
-        if not episodes:
-            raise ConfigError(
-                f"{folder}: no episode fits; left out: {dict(left_out) or 'none is finished yet'}"
-            )
-    return {
-        "out": str(out),
-        "episodes": episodes,
-        "lines": lines,
-        "left_out": dict(left_out),
-        "forked": forked,
-        "splits": dict(splits),
-    }
+            lines = [line | about for line in _lines(episode, wanted.form)]
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            counts.add(episode, task, lines=len(lines))
+        if not counts.episodes:
+            left_out = dict(counts.left_out) or "none is finished yet"
+            raise ConfigError(f"{folder}: no episode fits; left out: {left_out}")
+    return {"out": str(out), **counts.report()}
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was written, and what was not."""
+
+    episodes: int = 0
+    lines: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Episodes, by why."""
+    forked: int = 0
+    splits: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, episode: Trajectory, task: Task, *, lines: int) -> None:
+        """An episode that became so many lines."""
+        self.episodes += 1
+        self.lines += lines
+        self.forked += episode.metrics.get("forks", 0.0) > 0
+        self.splits[task.split] += 1
+
+    def report(self) -> dict[str, Any]:
+        """As `arl export --json` has them."""
+        return {
+            "episodes": self.episodes,
+            "lines": self.lines,
+            "left_out": dict(self.left_out),
+            "forked": self.forked,
+            "splits": dict(self.splits),
+        }
 
 
 def _lines(episode: Trajectory, form: Form) -> Iterator[dict[str, Any]]:

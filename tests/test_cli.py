@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import cli, eval_arguments
+from agentgym_rl.commands import showing
 from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
@@ -155,7 +156,7 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(capsys):
 
 
 def test_json_has_no_nan(capsys):
-    cli._print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": (True,)})
+    showing.print_json({"a": math.nan, "b": [1.5, math.inf], "c": {"d": -math.inf}, "e": (True,)})
     assert json.loads(capsys.readouterr().out) == {
         "a": None,
         "b": [1.5, None],
@@ -244,6 +245,7 @@ def test_the_trainer_wants_its_token(arl, monkeypatch):
 SLEEPER = """
 import asyncio
 from agentgym_rl import cli, log
+from agentgym_rl.interrupts import run_interruptible
 
 async def main():
     try:
@@ -255,7 +257,7 @@ async def main():
         print("closed", flush=True)
 
 log.setup()
-cli._COMMANDS = {"train": lambda args: cli.run_interruptible(main)}
+cli._COMMANDS = {"train": lambda args: run_interruptible(main)}
 cli.main(["train"])
 """
 

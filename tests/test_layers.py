@@ -39,6 +39,7 @@ LINES = [
     "run serve_run eval_run reverify check sft",
     "arguments",
     "eval_arguments",
+    "commands",
     "cli",
     "__main__",
 ]

@@ -247,9 +247,14 @@ class HttpEngine(Engine):
             seed=sampling.seed if self._send_seed else None,
             stop=list(sampling.stop) or None,
             stop_token_ids=list(sampling.stop_token_ids) or None,
+            structured_outputs=_structured(sampling.grammar),
             logprobs=0,
             detokenize=bool(sampling.stop),
         )
+
+
+def _structured(grammar: str | None) -> wire.StructuredOutputs | None:
+    return None if grammar is None else wire.StructuredOutputs(grammar)
 
 
 def _check_staging(worker: wire.Staging, path: str, url: str) -> None:

@@ -19,6 +19,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
+from .delivery import OnEvents, deliver
 from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
 from .dialects.completions import CompletionsDialect
@@ -46,15 +48,15 @@ from .errors import (
 from .exchange import Asked, ClientGone, Exchange
 from .intake import body_of, key_of
 from .openapi import document
-from .parsers import Event, for_model
+from .parsers import for_model, grammars_for
+from .prompts import count_prompt
+from .requests import ChatRequest
 from .sessions import Session, SessionTable
-from .turn import Turn, open_turns, sample
+from .turn import open_turns, sample
 
 _log = logging.getLogger(__name__)
 
 _DESCRIPTION = "/openapi.json"
-_KEEP_ALIVE = b": still sampling\n"
-"""A comment, which clients skip; without an empty line, or some would take it for an event."""
 
 
 class SessionApp(ABC):
@@ -67,11 +69,13 @@ class SessionApp(ABC):
         *,
         config: GatewayConfig,
         model_name: str,
+        about_model: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._sessions = sessions
         self._routes: Mapping[str, Route] = {route.path: route for route in routes}
         self._config = config
         self._model_name = model_name
+        self._about_model = about_model
         self._num_requests = 0
 
     @abstractmethod
@@ -103,6 +107,7 @@ class SessionApp(ABC):
 
     def _get(self, method: str, path: str) -> bytes:
         model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
+        model |= self._about_model
         routes = {
             "/health": {},
             "/v1/models": {"object": "list", "data": [model]},
@@ -221,14 +226,16 @@ class GatewayApp(SessionApp):
             ChatDialect(),
             ResponsesDialect(),
             MessagesDialect(),
-            CountTokens(chat),
+            CountTokens(self._count),
             CompletionsDialect(chat),
         )
-        super().__init__(sessions, routes, config=config, model_name=model_name)
+        about = {"rung": chat.rung, "rung_why": chat.why}
+        super().__init__(sessions, routes, config=config, model_name=model_name, about_model=about)
         self._sampler = sampler
         self._chat = chat
         self._max_model_len = max_model_len
         self._parsers = for_model(chat, config)
+        self._grammars = grammars_for(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -240,52 +247,20 @@ class GatewayApp(SessionApp):
             self._chat,
             max_model_len=self._max_model_len,
             parsers=self._parsers,
+            grammars=self._grammars,
         )
+
+        async def produce(on_events: OnEvents) -> None:
+            await sample(turns, self._sampler, on_events)
+            nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
+            exchange.on_delivery += [node.note_delivery for node in nodes]
+
         writer = dialect.writer(session, request, turns, model=self._model_name)
-        exchange.error_event = writer.error_event
-        begun = False
+        keep_alive_s = self._config.keep_alive_s
+        await deliver(exchange, writer, produce, stream=request.stream, keep_alive_s=keep_alive_s)
 
-        async def send(turn: Turn, events: list[Event]) -> None:
-            nonlocal begun
-            opening = b"" if begun else writer.begin()
-            begun = True
-            data = opening + writer.events(turn, events)
-            if data:
-                await exchange.events(data)
-
-        async def keep(turn: Turn, events: list[Event]) -> None:
-            writer.take(turn, events)
-
-        async with self._kept_alive(exchange, stream=request.stream):
-            await sample(turns, self._sampler, send if request.stream else keep)
-        nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
-        exchange.on_delivery += [node.note_delivery for node in nodes]
-        if request.stream:
-            await exchange.events(writer.end(), last=True)
-        else:
-            await exchange.whole(writer.whole())
-
-    @asynccontextmanager
-    async def _kept_alive(self, exchange: Exchange, *, stream: bool) -> AsyncIterator[None]:
-        """While the body runs, a stream never says nothing for long: proxies would cut it."""
-        if not stream:
-            yield
-            return
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                keeper = tasks.create_task(_keep_alive(exchange, self._config.keep_alive_s))
-                yield
-                keeper.cancel()
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-
-
-async def _keep_alive(exchange: Exchange, every_s: float) -> None:
-    while True:
-        num_sent = exchange.num_sent
-        await asyncio.sleep(every_s)
-        if exchange.num_sent == num_sent:
-            await exchange.events(_KEEP_ALIVE)
+    async def _count(self, session: Session, request: ChatRequest) -> dict[str, Any]:
+        return {"input_tokens": await count_prompt(session, self._chat, request)}
 
 
 def _named(send: Send, header_name: str) -> Send:

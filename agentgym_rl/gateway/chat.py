@@ -11,6 +11,7 @@ import functools
 import json
 import logging
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class ChatFormat:
         self._special = re.compile("|".join(special)) if special else None
         self._added = {token.content: id for id, token in added.items()}
         self._shapes: dict[str, Shape] = {}
+        self._probing = threading.Lock()
         self._fitting = Fitting.of(template)
         shape = self.shape()
         self.rung: Rung = shape.rung
@@ -90,14 +92,22 @@ class ChatFormat:
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
+        key = self._shape_key(kwargs)
+        with self._probing:  # arguments that are new are probed in threads
+            if key not in self._shapes:
+                if len(self._shapes) >= _SHAPES_KEPT:
+                    self._shapes.pop(next(iter(self._shapes)))
+                render = functools.partial(self.render, kwargs=kwargs)
+                self._shapes[key] = find_shape(render, self.encode, self._added)
+            return self._shapes[key]
+
+    def is_probed(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether `shape` takes no time."""
+        return self._shape_key(kwargs) in self._shapes
+
+    def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
         asked = self._template.variables - RESERVED
-        key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
-        if key not in self._shapes:
-            if len(self._shapes) >= _SHAPES_KEPT:
-                self._shapes.pop(next(iter(self._shapes)))
-            render = functools.partial(self.render, kwargs=kwargs)
-            self._shapes[key] = find_shape(render, self.encode, self._added)
-        return self._shapes[key]
+        return json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
 
     def prompt(
         self,
@@ -158,6 +168,11 @@ class ChatFormat:
     def text(self, ids: Sequence[int]) -> str:
         """Sampled tokens as text, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens that stand for a text of their own, whatever is around it."""
+        return self._added
 
     @property
     def template(self) -> ChatTemplate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .exchange import NO_RETRIES
@@ -41,12 +40,7 @@ class AgentClients:
         _ = self._base.chat.completions  # imported on first use: 50 ms that no episode should wait
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._base is not None:
             await self._base.close()
             self._base = None

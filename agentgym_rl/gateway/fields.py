@@ -43,8 +43,10 @@ def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
     return value
 
 
-def integer(given: Mapping[str, Any], name: str, *, low: int | None = None) -> int | None:
-    """A whole number of at least `low`; None if it was left out."""
+def integer(
+    given: Mapping[str, Any], name: str, *, low: int | None = None, high: int | None = None
+) -> int | None:
+    """A whole number of at least `low` and at most `high`; None if it was left out."""
     value = given.get(name)
     if value is None:
         return None
@@ -52,6 +54,8 @@ def integer(given: Mapping[str, Any], name: str, *, low: int | None = None) -> i
         raise bad_request(f"{name}: got {value!r}, expected an integer", param=name)
     if low is not None and value < low:
         raise bad_request(f"{name}: got {value}, expected at least {low}", param=name)
+    if high is not None and value > high:
+        raise bad_request(f"{name}: got {value}, expected at most {high}", param=name)
     return value
 
 

@@ -206,7 +206,8 @@ async def _tokenise(writer: _Writer) -> _New:
     place = writer.place
     parts = place.tail if isinstance(place.anchor, Sampled) else place.messages
     try:
-        if sum(len(text_of(message.get("content"))) for message in parts) < _OFF_LOOP_CHARS:
+        size = sum(len(text_of(message.get("content"))) for message in parts)
+        if size < _OFF_LOOP_CHARS and writer.chat.is_probed(writer.kwargs):
             return writer.write()
         return await asyncio.to_thread(writer.write)
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,9 @@
 """Chat completion requests: what is read, what is refused, what is ignored.
 
 Ignored, because they cannot change a reply here: user, metadata, store, service_tier,
-safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity. Every other parameter is
-honoured or refused by name: an agent must not believe in an option that does nothing.
+safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a tool. Every
+other parameter is honoured or refused by name: an agent must not believe in an option that does
+nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from .errors import bad_request, unsupported
 from .fields import boolean, given_fields, integer, number
+from .reply_form import ReplyForm, ToolChoice, form_of, read_format, read_tool_choice
 from .template import RESERVED
 
 _IGNORED = frozenset(
@@ -39,6 +41,9 @@ _READ = frozenset(
 )
 MAX_SAMPLES = 128
 """As in OpenAI."""
+MAX_TOP_K = 2**31 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
+"""What engines read as numbers of 32 and 64 bits."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -50,7 +55,7 @@ class ChatRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     calls: bool
-    """Whether tool calls are read from the reply (tool_choice "auto")."""
+    """Whether tool calls are read from the reply (not with tool_choice "none")."""
     one_call: bool
     """Whether only the first tool call is returned (parallel_tool_calls false)."""
     n: int
@@ -69,6 +74,8 @@ class ChatRequest:
     prompt: str | Sequence[int] | None = None
     """What to continue as it is, text or token ids, with no template; `messages` then only shows
     it to people."""
+    form: ReplyForm | None = None
+    """What the reply is held to, if it is to anything."""
     return_token_ids: bool = False
     """Whether choices carry the ids of prompt and reply."""
 
@@ -83,14 +90,15 @@ def parse_request(body: bytes) -> ChatRequest:
     _refuse(given)
     stream = boolean(given, "stream", False)
     tools = _tools(given.get("tools"))
+    choice = read_tool_choice(given.get("tool_choice"), tools)
     max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
     return ChatRequest(
         messages=_messages(given.get("messages")),
         tools=tools,
-        calls=tools is not None and reads_calls(given),
-        one_call=not boolean(given, "parallel_tool_calls", True),
+        calls=tools is not None and choice.reads,
+        one_call=(one_call := not boolean(given, "parallel_tool_calls", True)),
         n=_samples(given),
         stream=stream,
         include_usage=_include_usage(given, stream),
@@ -98,10 +106,11 @@ def parse_request(body: bytes) -> ChatRequest:
         max_tokens=max_tokens,
         temperature=number(given, "temperature", low=0.0, high=2.0),
         top_p=_default(number(given, "top_p", low=0.0, high=1.0), 1.0),
-        top_k=max(integer(given, "top_k", low=-1) or 0, 0),
-        seed=integer(given, "seed"),
+        top_k=max(integer(given, "top_k", low=-1, high=MAX_TOP_K) or 0, 0),
+        seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
         stop=_stop(given.get("stop")),
         template_kwargs=_template_kwargs(given),
+        form=_form(given, choice, tools, one_call=one_call),
     )
 
 
@@ -112,8 +121,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
             raise unsupported(name, "this endpoint does not know it")
     if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
-    if given.get("response_format", _TEXT) != _TEXT:
-        raise unsupported("response_format", "the engine has no grammars; allowed: type text")
     if given.get("modalities", ["text"]) != ["text"]:
         raise unsupported("modalities", "text only")
     for name in ("presence_penalty", "frequency_penalty"):
@@ -123,7 +130,16 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise unsupported("logit_bias", "it would bias the recorded log-probs")
 
 
-_TEXT = {"type": "text"}
+def _form(
+    given: Mapping[str, Any],
+    choice: ToolChoice,
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    one_call: bool,
+) -> ReplyForm | None:
+    wanted = given.get("response_format", {"type": "text"})
+    schema = read_format(wanted, "response_format", nested=True)
+    return form_of(choice, tools, schema, one_call=one_call, schema_param="response_format")
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:
@@ -154,7 +170,15 @@ def _message(value: Any, where: str) -> dict[str, Any]:
 
 def _tools(value: Any) -> list[dict[str, Any]] | None:
     _check_functions(value, "tools")
-    return value or None
+    return [_shown(tool) for tool in value or ()] or None
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """Without `strict`, which says nothing to a model: some SDKs add it to every tool."""
+    function = tool["function"]
+    if "strict" not in function:
+        return tool
+    return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}
 
 
 def _check_functions(value: Any, where: str) -> None:
@@ -166,14 +190,6 @@ def _check_functions(value: Any, where: str) -> None:
             raise bad_request(f"{where}: every entry needs function.name.", param=where)
         if item.get("type", "function") != "function":
             raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
-
-
-def reads_calls(given: Mapping[str, Any]) -> bool:
-    """Whether tool calls are wanted, by `tool_choice`."""
-    choice = given.get("tool_choice", "auto")
-    if choice not in ("auto", "none"):
-        raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
-    return choice == "auto"
 
 
 def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:

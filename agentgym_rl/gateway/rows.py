@@ -23,8 +23,8 @@ def export_rows(
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only ever continued is one row; replies that never reached
     their client are on no path. A row's lineage is the place of its root in `roots`. With `train`
-    False, and on greedy turns and tokens without a real log-prob or with an unknown version,
-    nothing trains; nor do lineages but the first without `train_side_lineages`.
+    False, and on greedy and constrained turns and tokens without a real log-prob or with an
+    unknown version, nothing trains; nor do lineages but the first without `train_side_lineages`.
     """
     paths = [_path(node) for node in tree.leaves()]
     lineage_of = {id(root): number for number, root in enumerate(roots)}
@@ -64,7 +64,7 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
     times_s: list[float] = []
     for node in path:
         fed, sample = len(node.context.ids), node.sample
-        sampled, train = len(sample.ids), sample.temperature > 0 and node.turn in trained
+        sampled, train = len(sample.ids), _is_policy(sample) and node.turn in trained
         tokens += node.context.ids + sample.ids
         mask += [False] * fed + [train and ok for ok in _trainable(sample)]
         # a masked token's log-prob must not reach a ratio as inf or NaN
@@ -85,6 +85,13 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
         times_s=np.array(times_s, np.float64),
         lineage=lineage,
     )
+
+
+def _is_policy(sample: Sample) -> bool:
+    """Whether the turn was drawn from the policy. The log-probs of a constrained one are of the
+    policy cut down to what a grammar allowed at each token: no ratio with the policy can be made
+    of them, which the trainer computes without the grammar."""
+    return sample.temperature > 0 and not sample.constrained
 
 
 def _trainable(sample: Sample) -> list[bool]:

@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct, field
 
 from .dialects.typed import StreamOptions
+from .requests import MAX_SEED, MAX_TOP_K, MIN_SEED
+from .shape import Rung
 
 JsonObject = dict[str, Any]
 Json = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 Count = Annotated[int, Meta(ge=0)]
 Zero = Annotated[float, Meta(ge=0, le=0)]
 Text = Annotated[str, Meta(min_length=1)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Seed = Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)]
 
 
 class TextPart(Struct):
@@ -93,11 +95,45 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
     pass
 
 
+class ObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    pass
+
+
+class NamedSchema(Struct):
+    name: str
+    schema: JsonObject | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class SchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    json_schema: NamedSchema
+
+
+class NamedFunction(Struct):
+    name: str
+
+
+class FunctionChoice(Struct, tag_field="type", tag="function"):
+    function: NamedFunction
+
+
+class AllowedTools(Struct):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
+    """With mode auto, all tools must be allowed."""
+
+    allowed_tools: AllowedTools
+
+
 class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -106,13 +142,13 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    seed: Int64 | None = None
+    seed: Seed | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
-    response_format: TextFormat | None = None
+    response_format: TextFormat | ObjectFormat | SchemaFormat | None = None
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None = None
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
@@ -228,20 +264,26 @@ class Message(Struct, tag_field="type", tag="message"):
     role: Literal["assistant"]
     model: str
     content: list[SaidText | SaidThinking | SaidToolUse]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
     stop_sequence: str | None
     usage: MessageUsage
 
 
-class TokenCount(Struct):
+class TokenCount(Struct, omit_defaults=True):
     input_tokens: Count
+    estimated: bool = False
+    """Said where the model's own tokenizer is not at hand."""
 
 
-class Model(Struct):
+class Model(Struct, omit_defaults=True):
     id: str
     object: Literal["model"]
     owned_by: str
     created: int
+    rung: Rung | None = None
+    """How a turn is continued on the exact tokens before it."""
+    rung_why: str = ""
+    """What ruled out the rungs above it, if something did."""
 
 
 class ModelList(Struct):

@@ -51,6 +51,11 @@ class Segment:
         """Whether the replica has certainly served `version` ever since this was sent."""
         return self._calm is not None and self._calm == self._replicas.calm
 
+    def forget(self, num_tokens: int) -> None:
+        """None of its tokens are kept, which were so many."""
+        self.num_unknown = 0
+        self.num_discarded += num_tokens
+
     async def deltas(
         self,
         token_ids: Sequence[int],
@@ -187,6 +192,12 @@ class PendingTurn:
     @property
     def num_sampled(self) -> int:
         return len(self.token_ids) - self.prompt_length
+
+    def restart(self) -> int:
+        """Begin again from the prompt; how many tokens that costs."""
+        lost = self.num_sampled
+        del self.token_ids[self.prompt_length :]
+        return lost
 
     def next_request_id(self) -> str:
         """An id for the next segment; the first one has the caller's."""

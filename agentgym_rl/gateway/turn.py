@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import EngineError, RequestRefused
 from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
-from .errors import session_closed, unsupported
-from .messages import call_id, reasoning_keys
+from .errors import bad_request, session_closed, unsupported
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
+    Grammars,
     Parser,
     ParserFactory,
     Reasoning,
@@ -26,13 +26,14 @@ from .parsers import (
     ToolCall,
 )
 from .prompts import prepare_context
+from .reply import Reply
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
 
 
-class Turn:
+class Turn(Reply):
     """A pending turn. It leaves nothing behind unless `commit` is called."""
 
     def __init__(
@@ -57,7 +58,8 @@ class Turn:
         self.message: dict[str, Any] = {}
         """What the client gets; whole once the turn is committed."""
         self.id = session.request_id(number)
-        self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
+        constrained = sampling.grammar is not None
+        self.sample = Sample([], [], [], [], [], sampling.temperature, constrained)
         self._context = context
         self._chat = chat
         self._sampling = sampling
@@ -74,6 +76,7 @@ class Turn:
         """Sample; what each delta adds to the message, then what its end adds.
 
         Raises:
+            ApiError: 400, the engine cannot hold the reply to what the request asks for.
             EngineError: the engine failed, gave up before the turn ended, or did not say which
                 policy sampled it.
         """
@@ -85,8 +88,9 @@ class Turn:
             stream=self.request.stream,
         )
         async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
-            async for delta in stream:
-                yield self._keep(self._take(delta))
+            with self._blame_grammar():
+                async for delta in stream:
+                    yield self._keep(self._take(delta))
         self._check_end()
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
         yield self._keep(self._parser.feed(text) + self._parser.finish())
@@ -101,9 +105,17 @@ class Turn:
         """The stop string that ended the message."""
         return self._cutter.found
 
-    def call_id(self, position: int) -> str:
-        """The id of the turn's tool call number `position`."""
-        return call_id(self.number, position)
+    @property
+    def temperature(self) -> float:
+        return self.sample.temperature
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return len(self.sample.ids)
 
     def logprobs(self) -> dict[str, Any] | None:
         """The recorded log-probs in OpenAI's shape, if asked for; the turn's end has none.
@@ -141,7 +153,7 @@ class Turn:
         """
         if self.session.closed:
             raise session_closed()
-        self.message = self._message()
+        self.message = self.spelled("".join(self._content), "".join(self._reasoning), self._calls)
         node = self.session.commit(
             self._context,
             self.sample,
@@ -157,6 +169,18 @@ class Turn:
         counters["malformed_calls"] += sum(call.malformed for call in self._calls)
         counters["length_turns"] += self._finish == "length"
         return node
+
+    @contextmanager
+    def _blame_grammar(self) -> Iterator[None]:
+        """An engine that refuses a request with a grammar refuses the grammar, and whoever asked
+        for it has to know: it is made of their schemas."""
+        try:
+            yield
+        except RequestRefused as error:
+            if self.request.form is None:
+                raise
+            param = self.request.form.param
+            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
 
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
@@ -197,37 +221,11 @@ class Turn:
             kept.append(event)
         return kept
 
-    def _message(self) -> dict[str, Any]:
-        content = "".join(self._content)
-        thoughts = reasoning_keys("".join(self._reasoning))
-        if not self._calls:
-            return {"role": "assistant", "content": content, **thoughts}
-        calls = [
-            {
-                "id": self.call_id(position),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for position, call in enumerate(self._calls)
-        ]
-        return {"role": "assistant", "content": content or None, **thoughts, "tool_calls": calls}
-
-
-def total_usage(turns: Sequence[Turn]) -> dict[str, int]:
-    """Token counts of a request: its prompt, once, and all that was sampled, the tokens that end
-    turns included."""
-    prompt, sampled = len(turns[0].prompt), sum(len(turn.sample.ids) for turn in turns)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": sampled,
-        "total_tokens": prompt + sampled,
-    }
-
 
 async def sample(
     turns: Sequence[Turn],
     sampler: Sampler,
-    on_events: Callable[[Turn, list[Event]], Awaitable[None]],
+    on_events: Callable[[Turn, Sequence[Event]], Awaitable[None]],
 ) -> None:
     """Sample all turns at once, telling of each delta as it comes.
 
@@ -257,6 +255,7 @@ async def open_turns(
     *,
     max_model_len: int,
     parsers: ParserFactory,
+    grammars: Grammars,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare what the engine is fed; one turn
     for each sample that is wanted.
@@ -268,6 +267,7 @@ async def open_turns(
     if policy.train:
         _refuse_cuts(request)
     context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
+    prompt_end = chat.text(prompt[-PROMPT_END_TOKENS:])
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,
@@ -280,8 +280,9 @@ async def open_turns(
         seed=request.seed,
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
+        grammar=None if request.form is None else grammars.of(request.form, prompt_end),
     )
-    tools, prompt_end = request.tools if request.calls else None, prompt[-PROMPT_END_TOKENS:]
+    tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [
         Turn(
@@ -293,7 +294,7 @@ async def open_turns(
             context=context,
             prompt=prompt,
             sampling=replace(sampling, seed=_seed(request, policy, number, index)),
-            parser=TextParser() if raw else parsers(tools, chat.text(prompt_end)),
+            parser=TextParser() if raw else parsers(tools, prompt_end),
         )
         for index in range(request.n)
     ]

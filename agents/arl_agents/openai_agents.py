@@ -28,12 +28,17 @@ SPEC = Spec(
 
 class OpenAIAgents(Agent):
     """Runs an agent of the SDK until the episode ends, again with what the environment asks next;
-    at most `max_turns` model replies. Needs the extra `openai-agents`."""
+    at most `max_turns` model replies. Needs the extra `openai-agents`.
 
-    def __init__(self, *, max_turns: int = 256) -> None:
+    `api`: what it speaks, "chat" (completions) or "responses", which is the SDK's own default.
+    """
+
+    def __init__(self, *, max_turns: int = 256, api: str = "chat") -> None:
         if max_turns < 1:
             raise TypeError(f"max_turns: got {max_turns}, expected at least 1")
-        self.max_turns = max_turns
+        if api not in _MODELS:
+            raise TypeError(f"api: got {api!r}, allowed: {', '.join(_MODELS)}")
+        self.max_turns, self._api = max_turns, api
         # not `agents` alone: any folder of that name can be imported
         import_extra("agents.tool", extra="openai-agents", needed_by="openai_agents")
         self._sdk: Any = import_module("agents")
@@ -43,7 +48,7 @@ class OpenAIAgents(Agent):
         messages: list[Any] = list((await env.reset())[0])
         agent = sdk.Agent(
             name=model,
-            model=sdk.OpenAIChatCompletionsModel(model, client),
+            model=getattr(sdk, _MODELS[self._api])(model, client),
             tools=[_tool(sdk, spec, tools) for spec in env.tools],
             tool_use_behavior=lambda *_: sdk.ToolsToFinalOutputResult(bool(tools.more), ""),
         )
@@ -62,6 +67,8 @@ class OpenAIAgents(Agent):
                 messages = [*run.to_input_list(), *empty, *tools.more]
 
 
+_MODELS = {"chat": "OpenAIChatCompletionsModel", "responses": "OpenAIResponsesModel"}
+"""What the SDK calls those that speak it."""
 _EMPTY: Message = {"role": "assistant", "content": ""}
 
 

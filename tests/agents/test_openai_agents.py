@@ -41,14 +41,15 @@ class Talk(Env):
         return Step([*answers, *said], 1.0, over, False, {})
 
 
-@pytest.fixture
-def play(need, scripted):
+@pytest.fixture(params=["chat", "responses"])
+def play(need, scripted, request):
     need("agents.tool")
     from arl_agents.openai_agents import OpenAIAgents
 
     def played(env, replies, **options):
         script = options.pop("script", None)
-        return scripted.play(OpenAIAgents(**options), replies, env=lambda: env, script=script)
+        agent = OpenAIAgents(api=request.param, **options)
+        return scripted.play(agent, replies, env=lambda: env, script=script)
 
     return played
 

@@ -1,5 +1,6 @@
 """Agents written with real SDKs, each on a real small model: nothing forks, a row an episode."""
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,9 @@ pytestmark = [
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def _openai_agents(need) -> Agent:
+def _openai_agents(need, **options) -> Agent:
     need("agents.tool")
-    return make_agent("arl_agents.openai_agents:OpenAIAgents")
+    return make_agent("arl_agents.openai_agents:OpenAIAgents", **options)
 
 
 def _litellm(need) -> Agent:
@@ -39,6 +40,7 @@ def _langgraph(need) -> Agent:
 AGENTS: dict[str, Callable[..., Agent]] = {
     "openai": lambda need: React(),
     "openai-agents": _openai_agents,
+    "openai-agents-responses": functools.partial(_openai_agents, api="responses"),
     "litellm": _litellm,
     "langgraph": _langgraph,
 }
@@ -59,9 +61,7 @@ def test_sums_are_one_exact_row_each(name, need, small):
     check(small.play(AGENTS[name](need), "math", episodes=3))
 
 
-# Not the Agents SDK: the model for `tools` knows its prompt to the byte, to which the SDK adds
-# "strict": false in each tool, and then it calls none.
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "openai-agents"])
+@pytest.mark.parametrize("name", AGENTS)
 def test_errands_are_one_exact_row_each(name, need, small):
     check(small.play(AGENTS[name](need), "tools", episodes=2))
 

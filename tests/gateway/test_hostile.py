@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from agentgym_rl import asgi
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway import intake
 
@@ -169,6 +170,44 @@ def test_bytes_that_are_no_request(stage, name, data, caplog):
     assert not answer or _status(answer) < 500, answer
     assert _status(healthy) == 200
     assert not caplog.records
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", HEALTH], ids=["at-first", "after-one"])
+@pytest.mark.parametrize("data", [b"", HEAD, b"\r\n"], ids=["nothing", "half", "blank"])
+def test_headers_that_do_not_come_are_not_waited_for(stage, monkeypatch, before, data):
+    monkeypatch.setattr(asgi, "_HEADERS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(asgi, "_KEEP_ALIVE_S", 1)
+
+    async def use(wire):
+        async with wire.open() as (reader, writer):
+            writer.write(before)
+            await asyncio.sleep(0.1)
+            writer.write(data)
+            return await reader.read()
+
+    _, answer = _play(stage([]), use)
+    assert answer.count(b"HTTP/1.1 200") == bool(before)
+
+
+def test_a_connection_outlives_the_wait_for_headers(stage, spell, words, monkeypatch):
+    """Requests that take longer than their headers may, one after the other."""
+    monkeypatch.setattr(asgi, "_HEADERS_TIMEOUT_S", 0.3)
+    scene = stage(lambda _: words.Say(spell.canonical(words.ANSWER + words.END), delay_s=0.02))
+
+    async def use(wire):
+        async with wire.open() as (reader, writer):
+            for part in (wire.request(PATHS[0], BODY), wire.request(PATHS[0], BODY, CLOSE)):
+                writer.write(part[:-5])
+                await asyncio.sleep(0.4)
+                writer.write(part[-5:])
+                await asyncio.sleep(0.6)
+            return await reader.read()
+
+    _, answer = _play(scene, use)
+    assert answer.count(b"HTTP/1.1 200") == 2
 
 
 def _streamed():

@@ -20,8 +20,8 @@ def _post(scene, key, **fields):
 
 REFUSED = {
     "n": {"n": 129},
-    "response_format": {"response_format": {"type": "json_object"}},
-    "tool_choice": {"tool_choice": "required", "tools": "CALCULATOR"},
+    "response_format": {"response_format": {"type": "grammar"}},
+    "tool_choice": {"tool_choice": {"type": "custom", "custom": {"name": "f"}}},
     "logit_bias": {"logit_bias": {"5": 1}},
     "presence_penalty": {"presence_penalty": 0.5},
     "frequency_penalty": {"frequency_penalty": -0.5},
@@ -51,8 +51,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("param", "fields"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_honoured_is_refused_by_name(scene, words, param, fields):
-    tools = {"tools": [words.CALCULATOR]} if fields.get("tools") == "CALCULATOR" else {}
-    answer = _post(scene, scene.open(), **{"messages": words.FIRST, **fields, **tools})
+    answer = _post(scene, scene.open(), **{"messages": words.FIRST, **fields})
     assert answer.status == 400
     assert answer.error["param"] == param
     assert param.partition("[")[0] in answer.error["message"]
@@ -68,6 +67,31 @@ ACCEPTED = [
     {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "seed": 7, "stop": None},
     {"temperature": None, "max_tokens": None, "stream": False, "functions": None},
 ]
+
+
+TOO_BIG = [("seed", 2**63), ("seed", -(2**63) - 1), ("seed", 2**64), ("top_k", 2**31)]
+
+
+@pytest.mark.parametrize(("param", "value"), TOO_BIG)
+def test_numbers_that_no_engine_reads_are_refused_by_name(scene, words, param, value):
+    session = scene.open(train=False)
+    answer = _post(scene, session, messages=words.FIRST, **{param: value})
+    assert (answer.status, answer.error["param"]) == (400, param)
+    bound = "at least" if value < 0 else "at most"
+    assert f"expected {bound}" in answer.error["message"]
+    largest = {param: 2**31 - 1 if param == "top_k" else 2**63 - 1}
+    assert _post(scene, session, messages=words.FIRST, **largest).status == 200
+
+
+def test_strict_is_not_shown_to_the_model(scene, words):
+    """Some SDKs add it to each tool; it is no other root either."""
+    function = words.CALCULATOR["function"]
+    session = scene.open()
+    for strict in ({}, {"strict": False}, {"strict": True}):
+        tools = [{"type": "function", "function": {**function, **strict}}]
+        assert _post(scene, session, messages=words.FIRST, tools=tools).status == 200
+    assert len({tuple(entry.prompt) for entry in scene.engine.journal}) == 1
+    assert scene.gateway.close_session(session).counters["forks_new_root"] == 0
 
 
 @pytest.mark.parametrize("fields", ACCEPTED)
@@ -227,7 +251,8 @@ def test_a_message_ends_before_its_stop_string_and_the_tokens_after(stage, spell
 
 def test_models_health_and_nothing_else(scene):
     models = asyncio.run(scene.request("GET", "/v1/models"))
-    assert [model["id"] for model in models.body["data"]] == ["tiny"]
+    [model] = models.body["data"]
+    assert (model["id"], model["rung"], model["rung_why"]) == ("tiny", "sentinel", "")
     assert asyncio.run(scene.request("GET", "/health")).status == 200
     assert asyncio.run(scene.request("GET", "/v1/chat/completions")).status == 405
     assert asyncio.run(scene.request("POST", "/v1/embeddings")).status == 404

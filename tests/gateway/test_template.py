@@ -1,6 +1,8 @@
 """Prompts are those of transformers.apply_chat_template; continuations are tails of them."""
 
+import asyncio
 import functools
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -221,3 +223,33 @@ def test_a_character_in_several_tokens_is_never_shown_in_parts(chat, spell):
     detokenizer = Detokenizer(chat)
     pieces = [detokenizer.feed([id]) for id in spell.bytewise("é漢!")]
     assert pieces == ["", "é", "", "", "漢", "!"]
+
+
+class Watched(ChatFormat):
+    """Notes in which thread it renders."""
+
+    def render(self, *args, **options):
+        self.__dict__.setdefault("threads", []).append(threading.get_ident())
+        return super().render(*args, **options)
+
+
+def test_template_arguments_that_are_new_are_probed_off_the_loop(stage, words):
+    tokenizer = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))
+    source = NUMBERED.replace("{%- for", "{{- mode }}{%- for", 1)
+    chat = Watched(tokenizer, ChatTemplate(source, special_tokens={}), [2])
+    scene = stage(lambda _: chat.encode("Hm.<|im_end|>"), chat=chat)
+
+    async def ask():
+        session, messages = scene.open(), list(words.FIRST)
+        for _ in range(2):
+            fields = {"messages": messages, "chat_template_kwargs": {"mode": "m"}}
+            reply = await scene.post(session, **fields)
+            messages += [reply.message, {"role": "user", "content": "Go on."}]
+
+    probes = len(chat.threads)
+    chat.threads.clear()
+    assert not chat.is_probed({"mode": "m"})
+    asyncio.run(ask())
+    assert chat.is_probed({"mode": "m"})
+    on_loop = chat.threads.count(threading.get_ident())
+    assert on_loop <= 2 < probes <= len(chat.threads) - on_loop

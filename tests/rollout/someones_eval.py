@@ -70,7 +70,7 @@ class Odd(Agent):
 
 
 async def _evaluate(model: SomeonesModel, settings: dict, out: Path | None, port: int) -> dict:
-    async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(30):
+    async with serving(model, host="127.0.0.1", port=port) as url, asyncio.timeout(60):
         overrides = QUICK | {"engine.base_url": f"{url}/v1"} | settings
         config = load_config(overrides=overrides)
         return await evaluate_model(config, make_progress("none", total_steps=0), out=out)

@@ -63,7 +63,8 @@ class SomeonesModel:
     def _streamed(self, message: Mapping[str, Any]) -> bytes:
         """One letter, or one tool call, at a time."""
         calls = enumerate(message.get("tool_calls") or ())
-        deltas = [{"content": letter} for letter in message["content"] or ""]
+        spoken = ("reasoning_content", "content")
+        deltas = [{name: letter} for name in spoken for letter in message.get(name) or ""]
         deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in calls]
         choices = [{"index": 0, "delta": delta} for delta in deltas]
         choices.append({"index": 0, "delta": {}, "finish_reason": self.finish_reason})

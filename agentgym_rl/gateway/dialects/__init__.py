@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.reply import Reply
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn
 
 
 class Writer(ABC):
@@ -24,7 +24,7 @@ class Writer(ABC):
     def whole(self) -> bytes:
         """The body of a reply that is not streamed; all turns are committed."""
 
-    def take(self, turn: Turn, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
+    def take(self, turn: Reply, events: Sequence[Event]) -> None:  # noqa: B027 (most need none)
         """What a delta adds to a reply that is not streamed: for writers to whom the order
         matters in which text and calls come."""
 
@@ -33,7 +33,7 @@ class Writer(ABC):
         """The events before anything was sampled."""
 
     @abstractmethod
-    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         """What a delta of one of the turns adds; possibly nothing."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Dialect(Route):
 
     @abstractmethod
     def writer(
-        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
         """Of the reply to `request`: one turn for each of its `n` samples."""
 

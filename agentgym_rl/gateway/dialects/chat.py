@@ -12,9 +12,9 @@ from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import reasoning_keys
 from agentgym_rl.gateway.parsers import Event, Reasoning
+from agentgym_rl.gateway.reply import Reply, total_usage
 from agentgym_rl.gateway.requests import ChatRequest, parse_request
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn, total_usage
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,7 +30,7 @@ class ChatDialect(Dialect):
         return parse_request(body)
 
     def writer(
-        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
         return ChatWriter(request, turns, model=model)
 
@@ -45,7 +45,7 @@ class ChatWriter(Writer):
     """Text is sent as it is sampled, tool calls as their blocks close; log-probs come with the
     finish, all at once."""
 
-    def __init__(self, request: ChatRequest, turns: Sequence[Turn], *, model: str) -> None:
+    def __init__(self, request: ChatRequest, turns: Sequence[Reply], *, model: str) -> None:
         self._request = request
         self._turns = turns
         created = int(time.time())
@@ -69,7 +69,7 @@ class ChatWriter(Writer):
         opening = {"role": "assistant", "content": ""}
         return b"".join(self._chunk(turn.index, opening) for turn in self._turns)
 
-    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         return b"".join(self._chunk(turn.index, self._delta(turn, event)) for event in events)
 
     def end(self) -> bytes:
@@ -81,7 +81,7 @@ class ChatWriter(Writer):
             chunks.append(self._event([], {"usage": total_usage(self._turns)}))
         return b"".join((*chunks, DONE))
 
-    def _delta(self, turn: Turn, event: Event) -> dict[str, Any]:
+    def _delta(self, turn: Reply, event: Event) -> dict[str, Any]:
         """What a client appends: a piece of content or reasoning, or a whole tool call."""
         if isinstance(event, str):
             return {"content": event}

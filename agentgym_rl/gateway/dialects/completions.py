@@ -19,9 +19,16 @@ from agentgym_rl.gateway.dialects.chat import DONE
 from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.parsers import Event
-from agentgym_rl.gateway.requests import MAX_SAMPLES, ChatRequest
+from agentgym_rl.gateway.reply import Reply, total_usage
+from agentgym_rl.gateway.requests import (
+    MAX_SAMPLES,
+    MAX_SEED,
+    MAX_TOP_K,
+    MIN_SEED,
+    ChatRequest,
+)
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn, total_usage
+from agentgym_rl.gateway.turn import Turn
 
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16
@@ -44,9 +51,9 @@ class CompletionsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_TOP_K)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=MIN_SEED, le=MAX_SEED)] | None = None
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=1)] | None = None
     """With 0 and 1 the log-prob of each sampled token; no others are recorded."""
@@ -95,9 +102,10 @@ class CompletionsDialect(Dialect):
         )
 
     def writer(
-        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
-        return CompletionsWriter(request, turns, model=model)
+        ours = [turn for turn in turns if isinstance(turn, Turn)]  # others continue no prompt
+        return CompletionsWriter(request, ours, model=model)
 
     def error(self, error: ApiError) -> bytes:
         return _encode(error.body)
@@ -131,7 +139,7 @@ class CompletionsWriter(Writer):
     def begin(self) -> bytes:
         return b""
 
-    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         texts = (event for event in events if isinstance(event, str))
         return b"".join(self._event([_choice(turn, text)], {}) for text in texts)
 
@@ -152,7 +160,7 @@ class CompletionsWriter(Writer):
         return b"data: " + _encode({**self._head, "choices": choices, **more}) + b"\n\n"
 
 
-def _choice(turn: Turn, text: str) -> dict[str, Any]:
+def _choice(turn: Reply, text: str) -> dict[str, Any]:
     return {"index": turn.index, "text": text, "logprobs": None, "finish_reason": None}
 
 

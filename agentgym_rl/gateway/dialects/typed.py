@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentgym_rl.gateway.errors import ApiError, bad_request
+from agentgym_rl.gateway.fields import json_object
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
@@ -34,18 +35,8 @@ def decode(
     """
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as error:
-        raise refused(_raw(body)) or _invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise bad_request(f"The request body is not valid JSON: {error}") from error
-
-
-def _raw(body: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        raise refused(json_object(body)) or _invalid(str(error)) from error
 
 
 def _invalid(why: str) -> ApiError:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.dialects import Dialect, Question, Route, Writer
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.prompts import count_prompt
+from agentgym_rl.gateway.reply import Reply
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn
 
 from .read import count_request, reply_request
 from .write import MessagesWriter
@@ -27,6 +26,10 @@ _KINDS = {
     429: "rate_limit_error",
     504: "timeout_error",
 }
+
+
+Count = Callable[[Session, ChatRequest], Awaitable[Mapping[str, Any]]]
+"""What `count_tokens` answers: `input_tokens`, and what there is to say of them."""
 
 
 class _AnthropicRoute(Route):
@@ -45,7 +48,7 @@ class MessagesDialect(_AnthropicRoute, Dialect):
         return reply_request(session, body)
 
     def writer(
-        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
         return MessagesWriter(turns[0], model=model)
 
@@ -54,16 +57,15 @@ class MessagesDialect(_AnthropicRoute, Dialect):
 
 
 class CountTokens(_AnthropicRoute, Question):
-    """`POST /v1/messages/count_tokens`: what a reply would be sampled from, to the token."""
+    """`POST /v1/messages/count_tokens`: how much a reply would be sampled from."""
 
     path = "/v1/messages/count_tokens"
 
-    def __init__(self, chat: ChatFormat) -> None:
-        self._chat = chat
+    def __init__(self, count: Count) -> None:
+        self._count = count
 
     async def answer(self, session: Session, body: bytes) -> bytes:
-        request = count_request(session, body)
-        return _encode({"input_tokens": await count_prompt(session, self._chat, request)})
+        return _encode(await self._count(session, count_request(session, body)))
 
 
 def _body(error: ApiError) -> dict[str, object]:

@@ -9,18 +9,23 @@ import msgspec
 
 from agentgym_rl.gateway.dialects import Writer
 from agentgym_rl.gateway.parsers import Event, ToolCall
-from agentgym_rl.gateway.turn import Turn
+from agentgym_rl.gateway.reply import Reply
 
 from .calls import input_of
 
 _encode = msgspec.json.Encoder().encode
-_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOPS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
 
 
 class MessagesWriter(Writer):
     """Text is sent as it is sampled, each tool call as its block closes."""
 
-    def __init__(self, turn: Turn, *, model: str) -> None:
+    def __init__(self, turn: Reply, *, model: str) -> None:
         self._turn = turn
         self._head = {
             "id": f"msg_{turn.id}",
@@ -39,7 +44,7 @@ class MessagesWriter(Writer):
             {**self._head, "content": self._content(), **self._ending(), "usage": self._usage()}
         )
 
-    def take(self, turn: Turn, events: Sequence[Event]) -> None:
+    def take(self, turn: Reply, events: Sequence[Event]) -> None:
         self._said += events
 
     def begin(self) -> bytes:
@@ -47,7 +52,7 @@ class MessagesWriter(Writer):
         usage = {**self._usage(), "output_tokens": 0}
         return _event("message_start", message={**message, "usage": usage})
 
-    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         return b"".join(data for event in events for data in self._pieces(event))
 
     def end(self) -> bytes:
@@ -129,11 +134,12 @@ class MessagesWriter(Writer):
         }
 
     def _usage(self) -> dict[str, int]:
+        cached = self._turn.num_cached_tokens
         return {
-            "input_tokens": len(self._turn.prompt),
+            "input_tokens": self._turn.num_prompt_tokens - cached,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": len(self._turn.sample.ids),
+            "cache_read_input_tokens": cached,
+            "output_tokens": self._turn.num_sampled_tokens,
         }
 
 

@@ -12,9 +12,9 @@ import msgspec
 
 from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.reply import Reply
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn
 
 from .requests import ResponsesRequest, read_request
 from .writer import ResponsesWriter, error_fields, write_event
@@ -29,7 +29,7 @@ class ResponsesDialect(Dialect):
         return read_request(session, body)
 
     def writer(
-        self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
+        self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str
     ) -> Writer:
         assert isinstance(request, ResponsesRequest)
         [turn] = turns

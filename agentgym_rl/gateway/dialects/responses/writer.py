@@ -12,13 +12,15 @@ from agentgym_rl.gateway.dialects import Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event
+from agentgym_rl.gateway.reply import Reply, total_usage
 from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.turn import Turn, total_usage
 
 from .output import Output, OutputEvent, Status
 from .requests import ResponsesRequest
 
 _encode = msgspec.json.Encoder().encode
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a response is incomplete, by how its turn ended."""
 
 
 class ResponsesWriter(Writer):
@@ -26,7 +28,7 @@ class ResponsesWriter(Writer):
     end is written."""
 
     def __init__(
-        self, session: Session, request: ResponsesRequest, turn: Turn, *, model: str
+        self, session: Session, request: ResponsesRequest, turn: Reply, *, model: str
     ) -> None:
         self._session = session
         self._request = request
@@ -45,14 +47,14 @@ class ResponsesWriter(Writer):
             "created_at": int(time.time()),
             "model": model,
             "background": False,
-            "temperature": turn.sample.temperature,
+            "temperature": turn.temperature,
             "top_p": request.top_p,
             "top_logprobs": 0,
             "service_tier": "default",
             **request.echo,
         }
 
-    def take(self, turn: Turn, events: Sequence[Event]) -> None:
+    def take(self, turn: Reply, events: Sequence[Event]) -> None:
         for event in events:
             for _ in self._output.add(event):
                 pass  # nobody listens
@@ -67,7 +69,7 @@ class ResponsesWriter(Writer):
         names = ("response.created", "response.in_progress")
         return self._write((name, {"response": response}) for name in names)
 
-    def events(self, turn: Turn, events: Sequence[Event]) -> bytes:
+    def events(self, turn: Reply, events: Sequence[Event]) -> bytes:
         return b"".join(self._write(self._output.add(event)) for event in events)
 
     def end(self) -> bytes:
@@ -83,7 +85,7 @@ class ResponsesWriter(Writer):
 
     @property
     def _status(self) -> Status:
-        return "incomplete" if self._turn.finish_reason == "length" else "completed"
+        return "incomplete" if self._turn.finish_reason in _CUT else "completed"
 
     def _ended(self) -> dict[str, Any]:
         """The whole response, which may be named from now on."""
@@ -92,7 +94,7 @@ class ResponsesWriter(Writer):
             reply = {**self._turn.message, TURN: self._turn.number}
             self._session.conversations.keep(self._id, [*said, reply])
         if self._status == "incomplete":
-            why = {"reason": "max_output_tokens"}
+            why = {"reason": _CUT[self._turn.finish_reason]}
             return self._response("incomplete", incomplete_details=why, usage=self._usage())
         return self._response("completed", completed_at=int(time.time()), usage=self._usage())
 
@@ -105,7 +107,10 @@ class ResponsesWriter(Writer):
         usage = total_usage([self._turn])
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": self._turn.num_cached_tokens,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": self._turn.reasoning_tokens()},
             "total_tokens": usage["total_tokens"],

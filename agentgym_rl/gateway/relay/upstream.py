@@ -6,15 +6,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import msgspec
 
 from agentgym_rl.config import EndpointConfig
 from agentgym_rl.errors import ConfigError, EngineError
-
-from .errors import ApiError
+from agentgym_rl.gateway.errors import ApiError
 
 _SHOWN = 500
 """Characters of a server's own words that an error repeats."""
@@ -27,26 +25,29 @@ TRANSIENT = (408, 409, 429)
 class Upstream(ABC):
     """Asks `model`; an async context manager that owns the connections.
 
-    Keys stay in here: errors have them cut out. `timeout_s`: longest silence of one attempt.
+    Keys stay in here: errors have them cut out. `api_key`: "" where none is wanted, or where the
+    SDK finds it itself. `timeout_s`: longest silence of one attempt.
     """
 
-    def __init__(self, config: EndpointConfig, *, model: str, timeout_s: float) -> None:
+    def __init__(
+        self, config: EndpointConfig, *, model: str, api_key: str, timeout_s: float
+    ) -> None:
         self.config = config
         self.model = model
+        self._api_key = api_key
         self._timeout_s = timeout_s
         self._unusable: ConfigError | None = None
         self._changed = asyncio.Event()
 
-    @abstractmethod
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._close()
 
     @abstractmethod
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def _close(self) -> None:
+        """Let go of the connections."""
 
     @abstractmethod
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:

@@ -11,8 +11,7 @@ import random
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -30,26 +29,17 @@ _LONGEST_WAIT_S = 30.0
 
 
 class LiteLLMUpstream(Upstream):
-    """Asks `model` (PROVIDER/NAME) with `api_key`, or the key that LiteLLM finds itself ("")."""
+    """Asks a model called PROVIDER/NAME; without an `api_key` LiteLLM looks for one."""
 
     config: LiteLLMEngineConfig
 
     def __init__(
         self, config: LiteLLMEngineConfig, *, model: str, api_key: str, timeout_s: float
     ) -> None:
-        super().__init__(config, model=model, timeout_s=timeout_s)
-        self._api_key = api_key
+        super().__init__(config, model=model, api_key=api_key, timeout_s=timeout_s)
         self._litellm = load_litellm()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _close(self) -> None:
         await self._litellm.close_litellm_async_clients()
 
     async def whole(self, request: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:

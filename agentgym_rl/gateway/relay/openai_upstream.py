@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentgym_rl.config import OpenAIEngineConfig
@@ -15,16 +14,10 @@ if TYPE_CHECKING:  # the SDK takes half a second to import
 
 
 class OpenAIUpstream(Upstream):
-    """Asks `model` at `config.base_url` with `api_key` ("": none is wanted)."""
+    """Asks at `config.base_url`."""
 
     config: OpenAIEngineConfig
-
-    def __init__(
-        self, config: OpenAIEngineConfig, *, model: str, api_key: str, timeout_s: float
-    ) -> None:
-        super().__init__(config, model=model, timeout_s=timeout_s)
-        self._api_key = api_key
-        self._client: AsyncOpenAI | None = None
+    _client: AsyncOpenAI | None = None
 
     async def __aenter__(self) -> Self:
         import openai
@@ -38,12 +31,7 @@ class OpenAIUpstream(Upstream):
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def _close(self) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None

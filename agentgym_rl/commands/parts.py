@@ -1,0 +1,79 @@
+"""`arl list`, `arl check`, `arl new`, `arl doctor`: environments, agents and sandboxes by
+themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentgym_rl import log
+from agentgym_rl.arguments import load_configuration
+from agentgym_rl.errors import ConfigError
+
+from .showing import print_json
+
+if TYPE_CHECKING:
+    from agentgym_rl.registry import Listed
+
+
+def list_parts(args: Namespace) -> int:
+    from agentgym_rl.registry import listing
+
+    rows = [*listing("env"), *listing("agent"), *listing("sandbox")]
+    if args.json:
+        print_json({"rows": [_row(row) for row in rows]})
+        return 0
+    for row in rows:
+        broken = row.error.strip().splitlines()[-1:] or [""]
+        text = row.spec.description if row.spec else f"BROKEN: {broken[0]}"
+        print(f"{row.kind:<8} {row.id:<18} {text}")
+    return 0
+
+
+def check(args: Namespace) -> int:
+    from agentgym_rl.check.command import check, criteria_text
+
+    if args.list:
+        print(criteria_text())
+        return 0
+    if not args.env:
+        raise ConfigError("arl check ENV: which environment? `arl list` shows those there are")
+    report = check(load_configuration(args), args)
+    if args.json:
+        print_json(report.to_json())
+    return 0 if report.passed else 1
+
+
+def new(args: Namespace) -> int:
+    from agentgym_rl.scaffold import new_env
+
+    folder = args.into or Path(args.name)
+    files = [str(file) for file in new_env(args.name, folder)]
+    if args.json:
+        print_json({"files": files})
+    else:
+        print("\n".join(["wrote", *(f"  {file}" for file in files), ""]))
+        print(f"next: pip install -e {folder} && arl check {args.name}")
+    return 0
+
+
+def doctor(args: Namespace) -> int:
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.inspect.probe_report import probe_text
+    from agentgym_rl.registry import make_sandbox
+
+    report = asyncio.run(make_sandbox(config.sandbox.id, **config.sandbox.options).probe())
+    if args.json:
+        print_json({**asdict(report), "ok": report.ok})
+    else:
+        print(probe_text(report))
+    return 0 if report.ok else 1
+
+
+def _row(row: Listed) -> dict[str, str]:
+    description = row.spec.description if row.spec else ""
+    return {"kind": row.kind, "id": row.id, "description": description, "error": row.error}

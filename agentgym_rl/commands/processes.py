@@ -1,0 +1,99 @@
+"""`arl engine`, `arl trainer`, which runs start; and `arl bench`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl import log
+from agentgym_rl.arguments import load_configuration
+from agentgym_rl.errors import ConfigError
+
+from .showing import print_json
+
+
+def engine(args: Namespace) -> int:
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    engine = config.own_engine
+    from agentgym_rl.model import model_folder
+
+    model_dir = model_folder(config)
+    if engine.type == "vllm":
+        from agentgym_rl.engines.vllm.command import exec_server, server_command
+
+        argv, env = server_command(
+            engine,
+            model_dir=model_dir,
+            served_model_name=config.model.path,
+            host=args.host,
+            port=args.port,
+            index=args.index,
+            transport=config.weights.transport,
+            seed=config.seed,
+        )
+        exec_server(argv, env)
+    from agentgym_rl.engines.embedded.main import serve
+
+    serve(
+        model_dir=model_dir,
+        config=engine,
+        host=args.host,
+        port=args.port,
+        seed=config.seed,
+        weight_version=args.weight_version,
+        journal=args.journal,
+        served_model_name=config.model.path,
+    )
+    return 0
+
+
+def trainer(args: Namespace) -> int:
+    if not os.environ.get("ARL_TOKEN"):
+        raise ConfigError(
+            "ARL_TOKEN is not set: `arl trainer` is started by `arl train`, which gives it the "
+            "controller's token there"
+        )
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.model import model_folder
+    from agentgym_rl.trainer.main import run
+
+    run(
+        config,
+        model_dir=model_folder(config),
+        run_dir=Path(args.run),
+        weights_dir=args.weights,
+        controller_url=args.controller,
+        rank=args.rank,
+        world_size=config.trainer.num_ranks,
+        rendezvous=args.rendezvous,
+    )
+    return 0
+
+
+def bench(args: Namespace) -> int:
+    result = _benchmark(args.name).run()
+    if args.json:
+        print_json(result)
+    else:
+        print(json.dumps(result, indent=2))
+    return 0
+
+
+def _benchmark(name: str) -> Any:
+    """The module benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
+    root = Path(__file__).parents[2]
+    known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
+    if name not in known:
+        raise ConfigError(
+            f"no benchmark {name!r} (known: {', '.join(known) or 'none here'}); they come with the "
+            "source checkout"
+        )
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"benchmarks.{name}")

@@ -1,0 +1,59 @@
+"""`arl audit`, `arl export`, `arl reverify`: what reads the folder of a run."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from agentgym_rl import log
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.interrupts import run_interruptible
+
+from .showing import counting, print_json
+
+
+def audit(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.audit.run import audit
+    from agentgym_rl.inspect.audit_report import audit_text
+
+    report = audit(
+        args.run, threshold=args.threshold, untrained=args.all, on_progress=counting("audited")
+    )
+    if args.json:
+        print_json(report)
+    else:
+        print(audit_text(report))
+    return 0 if report["passed"] else 1
+
+
+def export(args: Namespace) -> int:
+    log.setup()
+    if not args.sft:
+        raise ConfigError("arl export writes supervised data: say so with --sft")
+    from agentgym_rl.inspect.export_text import export_lines
+    from agentgym_rl.sft import Wanted, export_sft
+
+    wanted = Wanted(form=args.format, min_reward=args.min_reward, split=args.split)
+    reading = counting("read", "episodes")
+    report = export_sft(args.folder, args.out, wanted, on_progress=reading)
+    if args.json:
+        print_json(report)
+        return 0
+    print("\n".join(export_lines(report)))
+    return 0
+
+
+def reverify(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.inspect.reverify_report import reverify_text
+    from agentgym_rl.reverify.run import reverify
+
+    reading = counting("played again", "episodes")
+    report = run_interruptible(
+        lambda: reverify(args.run, args.overrides, write=args.write, on_progress=reading)
+    )
+    if args.json:
+        print_json(report)
+    else:
+        print(reverify_text(report))
+    return 1 if report["changed"] else 0

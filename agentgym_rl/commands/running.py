@@ -1,0 +1,89 @@
+"""`arl train`, `arl serve`, `arl eval`: what plays episodes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.arguments import load_configuration
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.interrupts import run_interruptible
+
+from .showing import print_json, progress_of
+
+if TYPE_CHECKING:
+    from agentgym_rl.config import Config
+    from agentgym_rl.inspect.progress import Progress
+    from agentgym_rl.training import TrainResult
+
+
+def train(args: Namespace) -> int:
+    from agentgym_rl.run import train
+
+    return _run(args, train)
+
+
+def serve(args: Namespace) -> int:
+    from agentgym_rl.serve_run import serve
+
+    return _run(args, serve)
+
+
+def evaluate(args: Namespace) -> int:
+    if args.compare:
+        return _compare(args)
+    from agentgym_rl.eval_arguments import evaluated
+
+    asked = evaluated(args)
+    from agentgym_rl.eval_compare import compare
+    from agentgym_rl.eval_run import evaluate_all
+    from agentgym_rl.inspect.eval_text import print_table, summary_lines
+
+    with progress_of(asked[0].config, total_steps=0) as progress:
+        found = run_interruptible(lambda: evaluate_all(asked, progress, out=args.out))
+    if len(found) > 1:
+        result = compare(found)
+        print_table(result)
+    else:
+        result = found[0].report
+        if not args.json:
+            print("\n".join(summary_lines(result)))
+    if args.json:
+        print_json(result)
+    return 0
+
+
+def _compare(args: Namespace) -> int:
+    """The table of evaluations that are there already."""
+    given = {name: value for name, value in vars(args).items() if value not in (None, {})}
+    clash = [
+        "keys of the configuration" if name == "overrides" else f"--{name}"
+        for name in sorted(given.keys() - {"command", "json", "compare"})
+    ]
+    if clash:
+        raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
+    from agentgym_rl.eval_compare import compare_folders
+    from agentgym_rl.inspect.eval_text import print_table
+
+    comparison = compare_folders(args.compare)
+    print_table(comparison)
+    if args.json:
+        print_json(comparison)
+    return 0
+
+
+def _run(
+    args: Namespace, run: Callable[[Config, Progress], Coroutine[Any, Any, TrainResult]]
+) -> int:
+    from agentgym_rl.inspect.training_text import training_text
+
+    config = load_configuration(args)
+    with progress_of(config, total_steps=config.steps) as progress:
+        result = run_interruptible(lambda: run(config, progress))
+    if args.json:
+        print_json(asdict(result))
+    else:
+        print(training_text(asdict(result)))
+    return 0

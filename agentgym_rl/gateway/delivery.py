@@ -1,0 +1,69 @@
+"""A reply on its way: told of in events, written in the client's dialect, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from .dialects import Writer
+from .exchange import Exchange
+from .parsers import Event
+from .reply import Reply
+
+OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
+"""Told of what is added to a reply, possibly nothing."""
+_KEEP_ALIVE = b": still sampling\n"
+"""A comment, which clients skip; without an empty line, or some would take it for an event."""
+
+
+async def deliver(
+    exchange: Exchange,
+    writer: Writer,
+    produce: Callable[[OnEvents], Awaitable[None]],
+    *,
+    stream: bool,
+    keep_alive_s: float,
+) -> None:
+    """Answer with the reply that `produce` tells of, at least once, and records before it
+    returns."""
+    exchange.error_event = writer.error_event
+    begun = False
+
+    async def send(reply: Reply, events: Sequence[Event]) -> None:
+        nonlocal begun
+        opening = b"" if begun else writer.begin()
+        begun = True
+        data = opening + writer.events(reply, events)
+        if data:
+            await exchange.events(data)
+
+    async def keep(reply: Reply, events: Sequence[Event]) -> None:
+        writer.take(reply, events)
+
+    if not stream:
+        await produce(keep)
+        return await exchange.whole(writer.whole())
+    async with kept_alive(exchange, every_s=keep_alive_s):
+        await produce(send)
+    await exchange.events(writer.end(), last=True)
+
+
+@asynccontextmanager
+async def kept_alive(exchange: Exchange, *, every_s: float) -> AsyncIterator[None]:
+    """While the body runs, a stream never says nothing for long: proxies would cut it."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            keeper = tasks.create_task(_keep_alive(exchange, every_s), name="keep alive")
+            yield
+            keeper.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _keep_alive(exchange: Exchange, every_s: float) -> None:
+    while True:
+        num_sent = exchange.num_sent
+        await asyncio.sleep(every_s)
+        if exchange.num_sent == num_sent:
+            await exchange.events(_KEEP_ALIVE)

@@ -1,0 +1,118 @@
+"""One turn of somebody else's model, as a dialect's writer wants it told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.gateway.messages import text_of
+from agentgym_rl.gateway.parsers import Event, Reasoning, ToolCall
+from agentgym_rl.gateway.reply import Reply
+from agentgym_rl.gateway.streamed import StreamedMessage
+from agentgym_rl.gateway.template import REASONING
+
+from .session import RelaySession, cached_tokens, is_malformed
+
+_ENDS = ("length", "content_filter")
+"""Why replies end, where it is not their own doing."""
+
+
+class RelayedTurn(Reply):
+    """A reply in the making: chunks of chat completions in, events out.
+
+    `original` is the endpoint's message, of which `message` is what the agent gets.
+    """
+
+    def __init__(
+        self, session: RelaySession, number: int, *, stop: tuple[str, ...], temperature: float
+    ) -> None:
+        self.id = session.request_id(number)
+        self.number = number
+        self.index = 0
+        self.message: dict[str, Any] = {}
+        self.original: Mapping[str, Any] = {}
+        self._stop = stop
+        self._temperature = temperature
+        self._said = StreamedMessage()
+        self._calls: list[ToolCall] = []
+
+    def add(self, chunk: Mapping[str, Any]) -> list[Event]:
+        """What a chunk adds. Calls come at the end: until then pieces of each may follow."""
+        self._said.add(chunk)
+        deltas = (choice.get("delta") or {} for choice in chunk.get("choices") or ())
+        return [event for delta in deltas for event in _words(delta)]
+
+    def add_whole(self, completion: Mapping[str, Any]) -> list[Event]:
+        """What a completion says that is not streamed."""
+        choice = completion["choices"][0]
+        message = choice["message"]
+        calls = [{**call, "index": i} for i, call in enumerate(message.get("tool_calls") or ())]
+        delta = {**message, "tool_calls": calls}
+        events = self.add({**completion, "choices": [{**choice, "delta": delta}]})
+        self.original = message
+        return events
+
+    def finish(self) -> list[ToolCall]:
+        """What the end adds; the turn is whole."""
+        said = self._said.whole()
+        self.original = self.original or said
+        self._calls = [_call(call) for call in said.get("tool_calls", ())]
+        thoughts = next((said[name] for name in REASONING if said.get(name)), "")
+        text = said["content"] or said.get("refusal", "")
+        self.message = self.spelled(text, thoughts, self._calls)
+        return self._calls
+
+    @property
+    def ended(self) -> bool:
+        """Whether the endpoint said how it ended."""
+        return self._said.finish_reason is not None
+
+    @property
+    def usage(self) -> Mapping[str, Any] | None:
+        """The token counts, if the endpoint said some."""
+        return self._said.usage
+
+    @property
+    def finish_reason(self) -> str:
+        """One of OpenAI's, whatever the endpoint calls it."""
+        reason = self._said.finish_reason
+        if reason in _ENDS:
+            return reason
+        return "tool_calls" if self._calls else "stop"
+
+    @property
+    def stop_string(self) -> str | None:
+        """Known where the endpoint tells (vLLM does)."""
+        return self._said.stop_reason if self._said.stop_reason in self._stop else None
+
+    @property
+    def temperature(self) -> float:
+        return self._temperature
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return (self.usage or {}).get("prompt_tokens") or 0
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        return (self.usage or {}).get("completion_tokens") or 0
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return cached_tokens(self.usage) or 0
+
+    def reasoning_tokens(self) -> int:
+        details = (self.usage or {}).get("completion_tokens_details") or {}
+        return details.get("reasoning_tokens") or 0
+
+
+def _words(delta: Mapping[str, Any]) -> list[Event]:
+    thoughts = (delta[name] for name in REASONING if isinstance(delta.get(name), str))
+    thought = next(filter(None, thoughts), "")
+    text = text_of(delta.get("content")) or delta.get("refusal") or ""
+    return [*([Reasoning(thought)] if thought else []), *([text] if text else [])]
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    function = call["function"]
+    return ToolCall(function["name"], function["arguments"], malformed=is_malformed(call))
