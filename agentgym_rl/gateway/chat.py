@@ -241,6 +241,8 @@ class Detokenizer:
         return self._more(last=True)
 
     def _more(self, *, last: bool) -> str:
+        if self._done == len(self._ids):
+            return ""
         known = self._chat.text(self._ids[self._start : self._done])
         text = self._chat.text(self._ids[self._start :])
         if text.endswith("\ufffd") and not last:

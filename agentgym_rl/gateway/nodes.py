@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal
+
+from agentgym_rl.prompt import Piece, Prompt
 
 from .messages import MessageKey
 
@@ -46,15 +47,19 @@ class Context:
     `base` is as far as the new ones repeat the old."""
     cause: ForkCause | None
     replies: list[Sampled] = field(default_factory=list)
+    piece: Piece = field(init=False)
 
-    def path(self) -> list[int]:
+    def __post_init__(self) -> None:
+        self.piece = Piece(self.ids)
+
+    def path(self) -> Prompt:
         """The exact engine input: every token from the top down to here."""
-        parts: list[list[int]] = [self.ids]
+        pieces = [self.piece]
         base = self.base
         while base is not None:
-            parts += (base.ids, base.context.ids)
+            pieces += (base.piece, base.context.piece)
             base = base.context.base
-        return list(chain.from_iterable(reversed(parts)))
+        return Prompt(pieces[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class Sampled:
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client got the whole reply."""
+    piece: Piece = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.piece = Piece(self.sample.ids)
 
     @property
     def ids(self) -> list[int]:

@@ -158,13 +158,13 @@ class Router(Sampler):
             RequestRefused, ContextLengthError: from the engine, as they are.
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
-        turn = PendingTurn(list(token_ids), sampling, request_id, session_id, cache_salt)
+        turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
         async with aclosing(self._sample(turn)) as deltas:
             if stream:
                 async for delta in deltas:
                     yield delta
                 return
-            whole = list(joined([delta async for delta in deltas]))
+            whole = joined([delta async for delta in deltas])
         for delta in whole:
             yield delta
 
@@ -173,7 +173,7 @@ class Router(Sampler):
             segment = Segment(await self._choose(turn), self._replicas)
             async with aclosing(self._send(turn, segment)) as deltas:
                 async for delta in deltas:
-                    turn.token_ids.extend(delta.token_ids)
+                    turn.sampled.extend(delta.token_ids)
                     yield delta
                     if delta.finish_reason is not None:
                         return
@@ -188,7 +188,7 @@ class Router(Sampler):
         request_id = turn.next_request_id()
         salts = (self._salt(segment, request_id), turn.cache_salt)
         return segment.deltas(
-            list(turn.token_ids),
+            turn.next_prompt(),
             turn.next_sampling(),
             request_id=request_id,
             session_id=turn.session_id,

@@ -87,7 +87,8 @@ class Tree:
             if not same:
                 edited = "args_edit" if edit else "history_edit"
                 continue
-            anchor, guessed = echoed(same, message, until_next_reply(messages, keys, index))
+            behind = until_next_reply(messages, keys, index) if len(same) > 1 else None
+            anchor, guessed = echoed(same, message, behind)
             edited, trusted, start = None, edit is not None, index + 1
             whole[index] = restored(anchor.message, message)
         tail_keys = tuple(keys[start:])

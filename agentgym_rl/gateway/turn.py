@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError
+from agentgym_rl.prompt import Prompt
 from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
@@ -44,7 +45,7 @@ class Turn:
         number: int,
         index: int,
         context: Context,
-        prompt: list[int],
+        prompt: Prompt,
         sampling: SamplingParams,
         parser: Parser,
     ) -> None:
@@ -281,7 +282,7 @@ async def open_turns(
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
     )
-    tools, prompt_end = request.tools if request.calls else None, prompt[-PROMPT_END_TOKENS:]
+    tools, prompt_end = request.tools if request.calls else None, prompt.tail(PROMPT_END_TOKENS)
     raw = request.prompt is not None
     return [
         Turn(
