@@ -88,7 +88,9 @@ async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest)
     if place.known is not None:
         return len(place.known.path())
     new = await _tokenise(_writer(session, chat, request, place))
-    return len(new.ids) + (0 if new.base is None else len(new.base.context.path()) + len(new.base.ids))
+    return len(new.ids) + (
+        0 if new.base is None else len(new.base.context.path()) + len(new.base.ids)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import reasoning_keys
 from agentgym_rl.gateway.parsers import Event, Reasoning
-from agentgym_rl.gateway.requests import ChatRequest, parse_request
+from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.turn import Turn, total_usage
 
@@ -27,7 +27,7 @@ class ChatDialect(Dialect):
     path = "/v1/chat/completions"
 
     def read(self, session: Session, body: bytes) -> ChatRequest:
-        return parse_request(body)
+        return session.bodies.read(body)
 
     def writer(
         self, session: Session, request: ChatRequest, turns: Sequence[Turn], *, model: str
