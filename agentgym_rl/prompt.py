@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
 import msgspec
 
 
-class Piece:
-    """Token ids that stand in many prompts. `json` is how engines are sent them, without
-    brackets; it is written once."""
-
-    __slots__ = ("_json", "ids")
-
-    def __init__(self, ids: Sequence[int]) -> None:
-        self.ids = ids
-        self._json: bytes | None = None
-
-    @property
-    def json(self) -> bytes:
-        if self._json is None:
-            self._json = msgspec.json.encode(self.ids)[1:-1]
-        return self._json
-
-
 class Prompt(Sequence[int]):
-    """The token ids of some pieces, one after the other.
+    """Token ids that go on from those of another prompt.
 
-    Its length, its end and its JSON cost nothing per token; anything else makes a list of all.
+    Its length, its end and its JSON take no work per token of what it goes on from; anything else
+    makes a list of all. It never changes.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._pieces = pieces
-        self._length = sum(len(piece.ids) for piece in pieces)
+    __slots__ = ("_before", "_ids", "_json", "_length")
+
+    def __init__(self, ids: Sequence[int], *, before: Prompt | None = None) -> None:
+        self._ids = ids
+        self._before = before
+        self._length = len(ids) + (0 if before is None else len(before))
+        self._json: bytes | None = None
 
     def __len__(self) -> int:
         return self._length
@@ -46,19 +34,36 @@ class Prompt(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | list[int]:
         return self.whole()[index]
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.whole())
+
     def whole(self) -> list[int]:
         """All ids."""
-        return list(chain.from_iterable(piece.ids for piece in self._pieces))
+        return list(chain.from_iterable(reversed([piece._ids for piece in self._pieces()])))
 
     def tail(self, count: int) -> list[int]:
         """The last `count` ids."""
         ids: list[int] = []
-        for piece in reversed(self._pieces):
+        for piece in self._pieces():
+            ids = [*piece._ids, *ids]
             if len(ids) >= count:
                 break
-            ids = [*piece.ids, *ids]
         return ids[max(len(ids) - count, 0) :]
 
     def json(self) -> bytes:
-        """A JSON array of the ids."""
-        return b"[" + b",".join([piece.json for piece in self._pieces if piece.ids]) + b"]"
+        """A JSON array of all ids."""
+        parts = [piece._own_json() for piece in self._pieces() if piece._ids]
+        return b"[" + b",".join(reversed(parts)) + b"]"
+
+    def _own_json(self) -> bytes:
+        """What it adds, without brackets; written once."""
+        if self._json is None:
+            self._json = msgspec.json.encode(self._ids)[1:-1]
+        return self._json
+
+    def _pieces(self) -> Iterator[Prompt]:
+        """From the last one up."""
+        piece: Prompt | None = self
+        while piece is not None:
+            yield piece
+            piece = piece._before

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentgym_rl.prompt import Piece, Prompt
+from agentgym_rl.prompt import Prompt
 
 from .messages import MessageKey
 
@@ -47,19 +47,11 @@ class Context:
     `base` is as far as the new ones repeat the old."""
     cause: ForkCause | None
     replies: list[Sampled] = field(default_factory=list)
-    piece: Piece = field(init=False)
+    path: Prompt = field(init=False)
+    """The exact engine input: every token from the top down to here."""
 
     def __post_init__(self) -> None:
-        self.piece = Piece(self.ids)
-
-    def path(self) -> Prompt:
-        """The exact engine input: every token from the top down to here."""
-        pieces = [self.piece]
-        base = self.base
-        while base is not None:
-            pieces += (base.piece, base.context.piece)
-            base = base.context.base
-        return Prompt(pieces[::-1])
+        self.path = Prompt(self.ids, before=self.base.path if self.base else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +86,11 @@ class Sampled:
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client got the whole reply."""
-    piece: Piece = field(init=False)
+    path: Prompt = field(init=False)
+    """The engine's input and output: every token from the top down to here."""
 
     def __post_init__(self) -> None:
-        self.piece = Piece(self.sample.ids)
+        self.path = Prompt(self.sample.ids, before=self.context.path)
 
     @property
     def ids(self) -> list[int]:
