@@ -12,8 +12,8 @@ import msgspec
 class Prompt(Sequence[int]):
     """Token ids that go on from those of another prompt.
 
-    Its length, its end and its JSON take no work per token of what it goes on from; anything else
-    makes a list of all. It never changes.
+    Its length, its end and its JSON take no work per token of what it goes on from, but for a copy
+    of bytes; anything else makes a list of all. It never changes.
     """
 
     __slots__ = ("_before", "_ids", "_json", "_length")
@@ -51,15 +51,22 @@ class Prompt(Sequence[int]):
         return ids[max(len(ids) - count, 0) :]
 
     def json(self) -> bytes:
-        """A JSON array of all ids."""
-        parts = [piece._own_json() for piece in self._pieces() if piece._ids]
-        return b"[" + b",".join(reversed(parts)) + b"]"
+        """A JSON array of all ids.
 
-    def _own_json(self) -> bytes:
-        """What it adds, without brackets; written once."""
+        What is written stays with the longest prompt of a conversation: the one that it went on
+        from would have to write its own anew.
+        """
         if self._json is None:
-            self._json = msgspec.json.encode(self._ids)[1:-1]
-        return self._json
+            parts: list[bytes] = []
+            for piece in self._pieces():
+                if piece._json is not None:
+                    parts.append(piece._json)
+                    piece._json = None
+                    break
+                if piece._ids:
+                    parts.append(msgspec.json.encode(piece._ids)[1:-1])
+            self._json = b",".join(filter(None, reversed(parts)))
+        return b"[%b]" % self._json
 
     def _pieces(self) -> Iterator[Prompt]:
         """From the last one up."""

@@ -52,6 +52,7 @@ class ChatFormat:
         self._special = re.compile("|".join(special)) if special else None
         self._added = {token.content: id for id, token in added.items()}
         self._shapes: dict[str, Shape] = {}
+        self._arguments = template.variables - RESERVED
         self._fitting = Fitting.of(template)
         shape = self.shape()
         self.rung: Rung = shape.rung
@@ -90,8 +91,8 @@ class ChatFormat:
 
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
-        asked = self._template.variables - RESERVED
-        key = json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
+        asked = {name: kwargs[name] for name in kwargs if name in self._arguments}
+        key = json.dumps(asked, sort_keys=True) if asked else ""
         if key not in self._shapes:
             if len(self._shapes) >= _SHAPES_KEPT:
                 self._shapes.pop(next(iter(self._shapes)))
