@@ -16,6 +16,7 @@ from arl_envs.gymnasium.env import GymnasiumEnv
 from family import PAD, TURN_END, Family, Size, Stage, Vocabulary, WarmUp
 
 from agentgym_rl.env import Message
+from agentgym_rl.task import SeededTasks
 
 ENV_ID = "FrozenLake-v1"
 CAREFUL, HURRIED, WANDERING = "careful", "hurried", "wandering"
@@ -41,7 +42,9 @@ def demonstrate(rng: random.Random, stage: Stage) -> list[Message]:
     """An episode of a training task, played to its end."""
     habits = HABITS[stage]
     habit = rng.choices(list(habits), list(habits.values()))[0]
-    task = GymnasiumEnv.task_source("train", seed=rng.getrandbits(32), id=ENV_ID)[0]
+    # What `GymnasiumEnv.task_source` comes to where all episodes begin alike, without asking 32
+    # times whether they do.
+    task = SeededTasks("train", seed=rng.getrandbits(32))[0]
     env = GymnasiumEnv(id=ENV_ID)
     messages, _ = env.reset(options={"task": task})
     is_over = False
