@@ -21,8 +21,9 @@ def test_a_prompt_is_the_ids_of_its_pieces(pieces):
     whole, prompt = [id for ids in pieces for id in ids], _told(*pieces)
     assert json.loads(prompt.json()) == list(prompt) == prompt.whole() == whole
     assert (len(prompt), prompt[1:]) == (len(whole), whole[1:])
-    assert [prompt.tail(n) for n in range(4)] == [whole[len(whole) - n :] if n <= len(whole)
-                                                 else whole for n in range(4)]
+    assert [prompt.tail(n) for n in range(4)] == [
+        whole[len(whole) - n :] if n <= len(whole) else whole for n in range(4)
+    ]
 
 
 def test_prompts_that_part_are_written_each_for_itself():
