@@ -33,7 +33,12 @@ UNKNOWN_VERSION = -2
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one request. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
+    """How to sample one request. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
+
+    `grammar`, in Lark as llguidance reads it, is what the whole reply must match, the token that
+    ends it included: no other token is ever drawn, and log-probs are of what is left. A request
+    that has one cannot go on from partial tokens elsewhere.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -42,6 +47,7 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

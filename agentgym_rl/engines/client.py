@@ -248,6 +248,7 @@ class HttpEngine(Engine):
             seed=sampling.seed if self._send_seed else None,
             stop=list(sampling.stop) or None,
             stop_token_ids=list(sampling.stop_token_ids) or None,
+            structured_outputs=_structured(sampling.grammar),
             logprobs=0,
             detokenize=bool(sampling.stop),
         )
@@ -258,6 +259,10 @@ def _wired(token_ids: Sequence[int]) -> list[int]:
     if isinstance(token_ids, Prompt):
         return cast("list[int]", msgspec.Raw(token_ids.json()))
     return list(token_ids)
+
+
+def _structured(grammar: str | None) -> wire.StructuredOutputs | None:
+    return None if grammar is None else wire.StructuredOutputs(grammar)
 
 
 def _check_staging(worker: wire.Staging, path: str, url: str) -> None:

@@ -25,6 +25,12 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Label = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
+class StructuredOutputs(Struct, forbid_unknown_fields=True):
+    """What a whole reply must match: a grammar in Lark, as llguidance reads it."""
+
+    grammar: Annotated[str, Meta(min_length=1)]
+
+
 class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """`sampling_params` of a request. `top_k` 0 or -1 is off; `temperature` 0 is greedy."""
 
@@ -38,6 +44,7 @@ class SamplingBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
+    structured_outputs: StructuredOutputs | None = None
     logprobs: int | None = None
     """0 reports the sampled token; None reports nothing; more is not served here."""
     detokenize: bool = True

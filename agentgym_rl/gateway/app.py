@@ -46,7 +46,7 @@ from .errors import (
 from .exchange import Asked, ClientGone, Exchange
 from .intake import body_of, key_of
 from .openapi import document
-from .parsers import Event, for_model
+from .parsers import Event, for_model, grammars_for
 from .sessions import Session, SessionTable
 from .turn import Turn, open_turns, sample
 
@@ -229,6 +229,7 @@ class GatewayApp(SessionApp):
         self._chat = chat
         self._max_model_len = max_model_len
         self._parsers = for_model(chat, config)
+        self._grammars = grammars_for(chat, config)
 
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
@@ -240,6 +241,7 @@ class GatewayApp(SessionApp):
             self._chat,
             max_model_len=self._max_model_len,
             parsers=self._parsers,
+            grammars=self._grammars,
         )
         writer = dialect.writer(session, request, turns, model=self._model_name)
         exchange.error_event = writer.error_event

@@ -161,6 +161,11 @@ class ChatFormat:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens that stand for a text of their own, whatever is around it."""
+        return self._added
+
+    @property
     def template(self) -> ChatTemplate:
         """What renders messages."""
         return self._template

@@ -68,6 +68,8 @@ class Sample:
     """The version known to serve when the token's request was sent."""
     times_s: list[float]
     temperature: float
+    constrained: bool = False
+    """Whether a grammar decided what could be sampled, beside the policy."""
 
 
 @dataclass(slots=True, eq=False)

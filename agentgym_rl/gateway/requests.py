@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import bad_request, unsupported
 from .fields import boolean, given_fields, integer, number
+from .reply_form import ReplyForm, ToolChoice, form_of, read_format, read_tool_choice
 from .template import RESERVED
 
 _IGNORED = frozenset(
@@ -50,7 +51,7 @@ class ChatRequest:
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] | None
     calls: bool
-    """Whether tool calls are read from the reply (tool_choice "auto")."""
+    """Whether tool calls are read from the reply (not with tool_choice "none")."""
     one_call: bool
     """Whether only the first tool call is returned (parallel_tool_calls false)."""
     n: int
@@ -69,6 +70,8 @@ class ChatRequest:
     prompt: str | Sequence[int] | None = None
     """What to continue as it is, text or token ids, with no template; `messages` then only shows
     it to people."""
+    form: ReplyForm | None = None
+    """What the reply is held to, if it is to anything."""
     return_token_ids: bool = False
     """Whether choices carry the ids of prompt and reply."""
 
@@ -94,14 +97,15 @@ def request_of(
     _refuse(given)
     stream = boolean(given, "stream", False)
     tools = _tools(given.get("tools"))
+    choice = read_tool_choice(given.get("tool_choice"), tools)
     max_tokens = integer(given, "max_completion_tokens", low=1)
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
     return ChatRequest(
         messages=checked_messages(given.get("messages"), before),
         tools=tools,
-        calls=tools is not None and reads_calls(given),
-        one_call=not boolean(given, "parallel_tool_calls", True),
+        calls=tools is not None and choice.reads,
+        one_call=(one_call := not boolean(given, "parallel_tool_calls", True)),
         n=_samples(given),
         stream=stream,
         include_usage=_include_usage(given, stream),
@@ -113,6 +117,7 @@ def request_of(
         seed=integer(given, "seed"),
         stop=_stop(given.get("stop")),
         template_kwargs=_template_kwargs(given),
+        form=_form(given, choice, tools, one_call=one_call),
     )
 
 
@@ -123,8 +128,6 @@ def _refuse(given: Mapping[str, Any]) -> None:
             raise unsupported(name, "this endpoint does not know it")
     if integer(given, "top_logprobs", low=0):
         raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
-    if given.get("response_format", _TEXT) != _TEXT:
-        raise unsupported("response_format", "the engine has no grammars; allowed: type text")
     if given.get("modalities", ["text"]) != ["text"]:
         raise unsupported("modalities", "text only")
     for name in ("presence_penalty", "frequency_penalty"):
@@ -134,7 +137,16 @@ def _refuse(given: Mapping[str, Any]) -> None:
         raise unsupported("logit_bias", "it would bias the recorded log-probs")
 
 
-_TEXT = {"type": "text"}
+def _form(
+    given: Mapping[str, Any],
+    choice: ToolChoice,
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    one_call: bool,
+) -> ReplyForm | None:
+    wanted = given.get("response_format", {"type": "text"})
+    schema = read_format(wanted, "response_format", nested=True)
+    return form_of(choice, tools, schema, one_call=one_call, schema_param="response_format")
 
 
 def checked_messages(
@@ -185,14 +197,6 @@ def _check_functions(value: Any, where: str) -> None:
             raise bad_request(f"{where}: every entry needs function.name.", param=where)
         if item.get("type", "function") != "function":
             raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
-
-
-def reads_calls(given: Mapping[str, Any]) -> bool:
-    """Whether tool calls are wanted, by `tool_choice`."""
-    choice = given.get("tool_choice", "auto")
-    if choice not in ("auto", "none"):
-        raise unsupported("tool_choice", f"got {choice!r}, allowed: 'auto' and 'none'")
-    return choice == "auto"
 
 
 def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from .segment import PendingTurn, Segment, joined
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
     "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
-    "discarded_tokens": "tokens sampled again: an update left their version in doubt (no spans)",
+    "constrained_restarts": "times a constrained turn began again: grammars do not move",
+    "discarded_tokens": "tokens sampled again: of restarts, and of updates that left their version "
+    "in doubt (no spans)",
     "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",
     "affinity_misses": "requests sent elsewhere than the session's last one",
     "waits": "requests that found no replica to go to, and waited",
@@ -171,9 +173,8 @@ class Router(Sampler):
     async def _sample(self, turn: PendingTurn) -> AsyncGenerator[Delta, None]:
         while True:
             segment = Segment(await self._choose(turn), self._replicas)
-            async with aclosing(self._send(turn, segment)) as deltas:
+            async with aclosing(self._taken(turn, segment)) as deltas:
                 async for delta in deltas:
-                    turn.sampled.extend(delta.token_ids)
                     yield delta
                     if delta.finish_reason is not None:
                         return
@@ -183,6 +184,26 @@ class Router(Sampler):
                 yield end
                 return
             await self._recover(turn, segment)
+
+    async def _taken(self, turn: PendingTurn, segment: Segment) -> AsyncGenerator[Delta, None]:
+        """What the turn has of a segment. A constrained turn has all of one, or nothing: no other
+        engine could go on in the middle of its grammar, so it begins again."""
+        async with aclosing(self._send(turn, segment)) as deltas:
+            if turn.sampling.grammar is None:
+                async for delta in deltas:
+                    turn.sampled.extend(delta.token_ids)
+                    yield delta
+                return
+            held = [delta async for delta in deltas]
+        for delta in held:
+            turn.sampled.extend(delta.token_ids)
+        ended = held and held[-1].finish_reason is not None
+        if not ended and turn.end(segment) is None:
+            self.counters["constrained_restarts"] += bool(turn.sampled)
+            segment.forget(turn.restart())
+            return
+        for delta in held:
+            yield delta
 
     def _send(self, turn: PendingTurn, segment: Segment) -> AsyncGenerator[Delta, None]:
         request_id = turn.next_request_id()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
-from .tree import Root, Sampled, Tree
+from .tree import Root, Sample, Sampled, Tree
 
 _NO_LOGPROB = -9998.0  # engines write -9999 for missing, NaN and -inf log-probs
 
@@ -24,8 +24,8 @@ def export_rows(
     A sampled turn shared by several paths trains in the longest one; the others carry it as
     context. A conversation that was only ever continued is one row; replies that never reached
     their client are on no path. A row's lineage is the place of its root in `roots`. With `train`
-    False, and on greedy turns and tokens without a real log-prob or with an unknown version,
-    nothing trains; nor do lineages but the first without `train_side_lineages`.
+    False, and on greedy and constrained turns and tokens without a real log-prob or with an
+    unknown version, nothing trains; nor do lineages but the first without `train_side_lineages`.
     """
     paths = [_path(node) for node in tree.leaves()]
     lineage_of = {id(root): number for number, root in enumerate(roots)}
@@ -69,7 +69,7 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
         times_s += [0.0] * fed + sample.times_s
     lengths = [length for node in path for length in (len(node.context.ids), len(node.ids))]
     temperatures = [node.sample.temperature for node in path]
-    trains = [node.sample.temperature > 0 and node.turn in trained for node in path]
+    trains = [_is_policy(node.sample) and node.turn in trained for node in path]
     real = _is_real(np.array(logprobs))
     policy_versions = np.array(versions, np.int32)
     return Row(
@@ -89,6 +89,13 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
 def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDArray[Any]:
     """Per token: what holds for each turn's sampled tokens, `fed` for those it was fed before."""
     return np.repeat([value for one in sampled for value in (fed, one)], lengths)
+
+
+def _is_policy(sample: Sample) -> bool:
+    """Whether the turn was drawn from the policy. The log-probs of a constrained one are of the
+    policy cut down to what a grammar allowed at each token: no ratio with the policy can be made
+    of them, which the trainer computes without the grammar."""
+    return sample.temperature > 0 and not sample.constrained
 
 
 def _is_real(logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:

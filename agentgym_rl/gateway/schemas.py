@@ -93,11 +93,45 @@ class TextFormat(Struct, tag_field="type", tag="text", forbid_unknown_fields=Tru
     pass
 
 
+class ObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    pass
+
+
+class NamedSchema(Struct):
+    name: str
+    schema: JsonObject | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class SchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    json_schema: NamedSchema
+
+
+class NamedFunction(Struct):
+    name: str
+
+
+class FunctionChoice(Struct, tag_field="type", tag="function"):
+    function: NamedFunction
+
+
+class AllowedTools(Struct):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
+    """With mode auto, all tools must be allowed."""
+
+    allowed_tools: AllowedTools
+
+
 class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     model: str | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -112,7 +146,7 @@ class ChatCompletionRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     stop: Text | Annotated[list[Text], Meta(max_length=4)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=0)] | None = None
-    response_format: TextFormat | None = None
+    response_format: TextFormat | ObjectFormat | SchemaFormat | None = None
     modalities: Annotated[list[Literal["text"]], Meta(min_length=1, max_length=1)] | None = None
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None

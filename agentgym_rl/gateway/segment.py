@@ -51,6 +51,11 @@ class Segment:
         """Whether the replica has certainly served `version` ever since this was sent."""
         return self._calm is not None and self._calm == self._replicas.calm
 
+    def forget(self, num_tokens: int) -> None:
+        """None of its tokens are kept, which were so many."""
+        self.num_unknown = 0
+        self.num_discarded += num_tokens
+
     async def deltas(
         self,
         token_ids: Sequence[int],
@@ -184,6 +189,12 @@ class PendingTurn:
     def next_prompt(self) -> Sequence[int]:
         """For the next segment: it goes on where the one before stopped."""
         return [*self.prompt, *self.sampled] if self.sampled else self.prompt
+
+    def restart(self) -> int:
+        """Begin again from the prompt; how many tokens that costs."""
+        lost = len(self.sampled)
+        self.sampled.clear()
+        return lost
 
     def next_request_id(self) -> str:
         """An id for the next segment; the first one has the caller's."""

@@ -60,6 +60,7 @@ COUNTERS: Mapping[str, str] = {
     "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
     "length_turns": "turns cut by max_tokens or the context length",
     "greedy_turns": "turns sampled at temperature 0, which do not train",
+    "constrained_turns": "turns held to a schema or to a forced call, which do not train",
     "undelivered_turns": "turns aborted because the client left or the session was closed",
     "lost_replies": "turns whose client left before it had the reply, and that do not train",
     "joined_retries": "requests sent again by a client that got the answer of the first",
@@ -235,6 +236,7 @@ class Session:
         self.counters["sampled_tokens"] += len(sample.ids)
         self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
         self.counters["greedy_turns"] += sample.temperature == 0
+        self.counters["constrained_turns"] += sample.constrained
         if cause is not None:
             self.counters["forks"] += 1
             self.counters[f"forks_{cause}"] += 1

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import EngineError, RequestRefused
 from agentgym_rl.prompt import Prompt
 from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
-from .errors import session_closed, unsupported
+from .errors import bad_request, session_closed, unsupported
 from .messages import call_id, reasoning_keys
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
+    Grammars,
     Parser,
     ParserFactory,
     Reasoning,
@@ -58,7 +59,8 @@ class Turn:
         self.message: dict[str, Any] = {}
         """What the client gets; whole once the turn is committed."""
         self.id = session.request_id(number)
-        self.sample = Sample([], [], [], [], [], temperature=sampling.temperature)
+        constrained = sampling.grammar is not None
+        self.sample = Sample([], [], [], [], [], sampling.temperature, constrained)
         self._context = context
         self._chat = chat
         self._sampling = sampling
@@ -75,6 +77,7 @@ class Turn:
         """Sample; what each delta adds to the message, then what its end adds.
 
         Raises:
+            ApiError: 400, the engine cannot hold the reply to what the request asks for.
             EngineError: the engine failed, gave up before the turn ended, or did not say which
                 policy sampled it.
         """
@@ -86,8 +89,9 @@ class Turn:
             stream=self.request.stream,
         )
         async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
-            async for delta in stream:
-                yield self._keep(self._take(delta))
+            with self._blame_grammar():
+                async for delta in stream:
+                    yield self._keep(self._take(delta))
         self._check_end()
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
         yield self._keep(self._parser.feed(text) + self._parser.finish())
@@ -158,6 +162,18 @@ class Turn:
         counters["malformed_calls"] += sum(call.malformed for call in self._calls)
         counters["length_turns"] += self._finish == "length"
         return node
+
+    @contextmanager
+    def _blame_grammar(self) -> Iterator[None]:
+        """An engine that refuses a request with a grammar refuses the grammar, and whoever asked
+        for it has to know: it is made of their schemas."""
+        try:
+            yield
+        except RequestRefused as error:
+            if self.request.form is None:
+                raise
+            param = self.request.form.param
+            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
 
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
@@ -258,6 +274,7 @@ async def open_turns(
     *,
     max_model_len: int,
     parsers: ParserFactory,
+    grammars: Grammars,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare what the engine is fed; one turn
     for each sample that is wanted.
@@ -269,6 +286,7 @@ async def open_turns(
     if policy.train:
         _refuse_cuts(request)
     context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
+    prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,
@@ -281,8 +299,9 @@ async def open_turns(
         seed=request.seed,
         stop=request.stop,
         stop_token_ids=chat.stop_token_ids,
+        grammar=None if request.form is None else grammars.of(request.form, prompt_end),
     )
-    tools, prompt_end = request.tools if request.calls else None, prompt.tail(PROMPT_END_TOKENS)
+    tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [
         Turn(
@@ -294,7 +313,7 @@ async def open_turns(
             context=context,
             prompt=prompt,
             sampling=replace(sampling, seed=_seed(request, policy, number, index)),
-            parser=TextParser() if raw else parsers(tools, chat.text(prompt_end)),
+            parser=TextParser() if raw else parsers(tools, prompt_end),
         )
         for index in range(request.n)
     ]

@@ -34,6 +34,10 @@ PLAIN_REFUSALS = (
     "no response of this session that was stored",
     "not found",  # a response
     "there is another function named",
+    "but no tools are offered",
+    "there is no tool",
+    "all tools must be allowed",
+    "must be a schema of an object",
 )
 
 

@@ -75,12 +75,14 @@ def test_a_server_of_another_tokenizer(vllm_server, tmp_path):
 def test_every_missing_flag_is_named_at_once(start_vllm):
     flags = ("--no-enable-scale-out", "--logprobs-mode", "raw_logprobs")
     flags += ("--weight-transfer-config", '{"backend": "ipc"}', "--worker-extension-cls", "")
+    flags += ("--structured-outputs-config.backend", "xgrammar")
     server = start_vllm(flags=flags)
     said = complaint(server.url)
     server.stop()
     assert "--enable-scale-out" in said
     assert "--logprobs-mode processed_logprobs (it has raw_logprobs)" in said
     assert """--weight-transfer-config '{"backend": "arl-shm"}' (it has ipc""" in said
+    assert "--structured-outputs-config.backend guidance (it has xgrammar)" in said
     assert "--worker-extension-cls agentgym_rl.engines.vllm.worker.StagingExtension" in said
 
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.engines import wire
 
+from .constraint import Constraint
 from .request import Request, Sampling
 from .sampler import random_key
 from .stop import StopStrings
@@ -51,8 +52,10 @@ class Admission:
     tokenizer_file: Path
     _tokenizer: Tokenizer | None = None
 
-    def request(self, body: wire.GenerateBody, request_id: str) -> Request:
-        """Check `body` and make it a request.
+    def request(
+        self, body: wire.GenerateBody, request_id: str, constraint: Constraint | None = None
+    ) -> Request:
+        """Check `body` and make it a request, held to `constraint`.
 
         Raises:
             Refused: names the parameter, what was got and what is allowed.
@@ -67,6 +70,7 @@ class Admission:
             sampling=self._sampling(params, request_id),
             stop_ids=self._stop_ids(params),
             stop_strings=self._stop_strings(params.stop),
+            constraint=constraint,
             stream=body.stream,
             with_logprobs=params.logprobs is not None,
         )

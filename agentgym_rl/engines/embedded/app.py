@@ -97,7 +97,9 @@ class App:
     # Generation.
 
     async def _generate(self, body: bytes, receive: Receive, send: Send) -> None:
-        request = self._engine.submit(_parsed(_decode_generate, body))
+        asked = _parsed(_decode_generate, body)
+        constraint = await self._engine.constraint(asked.sampling_params)
+        request = self._engine.submit(asked, constraint)
         try:
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(self._abort_on_disconnect(receive, request))

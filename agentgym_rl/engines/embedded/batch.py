@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from .decoder import Decoder, Segment
 from .request import Request
@@ -64,11 +67,20 @@ class Batch:
     def step(self) -> tuple[list[int], list[float]]:
         """One sampled token and its log-prob for each of `rows`, in their order."""
         logits = self._decoder.decode(self._tokens, self._positions, self._segments)
+        if self._constrained is not None:
+            self._bar(logits, self._constrained)
         tokens, logprobs = self._sampler.sample(logits)
         self._tokens = tokens
         self._positions += 1
         self._segments = [Segment(a, b, length + 1) for a, b, length in self._segments]
         return tokens.tolist(), logprobs.tolist()
+
+    def _bar(self, logits: Tensor, rows: Tensor) -> None:
+        """Take from the constrained rows what their grammars do not allow."""
+        constraints = [request.constraint for request in self.rows if request.constraint]
+        allowed = np.stack([constraint.allowed() for constraint in constraints])
+        barred = torch.from_numpy(~allowed).to(logits.device)
+        logits[rows] = logits[rows].masked_fill(barred, -math.inf)
 
     def _refresh(self) -> None:
         """Derive what a step needs from the rows; called when they change, not every step."""
@@ -77,6 +89,8 @@ class Batch:
         self._tokens = torch.tensor([request.last_token for request in self.rows], device=device)
         self._positions = torch.tensor(positions, device=device)
         self._segments = segments(positions)
+        held = [index for index, request in enumerate(self.rows) if request.constraint]
+        self._constrained = torch.tensor(held, device=device) if held else None
         self._sampler.set_rows(
             [request.sampling for request in self.rows],
             [len(request.token_ids) for request in self.rows],

@@ -16,7 +16,9 @@ from agentgym_rl.engines import wire
 from agentgym_rl.weights.files import read_version
 
 from .admission import Admission, Refused
+from .constraint import Constraint
 from .decoder import Swap
+from .grammars import Grammars
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 _COMMAND_TIMEOUT_S = 60.0
 """Longest wait for the step in progress to end."""
 _STOP_TIMEOUT_S = 1.0
+_COMPILE_TIMEOUT_S = 20.0
 
 
 class EmbeddedEngine:
@@ -64,6 +67,9 @@ class EmbeddedEngine:
             seed=seed,
             tokenizer_file=model_dir / "tokenizer.json",
         )
+        self._grammars = Grammars(
+            model_dir / "tokenizer.json", vocab_size=model.vocab_size, eos_ids=model.eos_ids
+        )
         self._in_flight: dict[str, Request] = {}
         self._update: _Update | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +86,23 @@ class EmbeddedEngine:
 
     # Requests.
 
-    def submit(self, body: wire.GenerateBody) -> Request:
+    async def constraint(self, params: wire.SamplingBody) -> Constraint | None:
+        """What a request with these parameters is held to; compiled beside the event loop.
+
+        Raises:
+            Refused: the grammar is none that can be followed, or takes too long to compile.
+        """
+        asked = params.structured_outputs
+        if asked is None:
+            return None
+        try:
+            async with asyncio.timeout(_COMPILE_TIMEOUT_S):
+                return await asyncio.wrap_future(self._grammars.begin_aside(asked.grammar))
+        except TimeoutError:
+            message = f"the grammar was not compiled after {_COMPILE_TIMEOUT_S:g} s"
+            raise Refused(message, param="structured_outputs") from None
+
+    def submit(self, body: wire.GenerateBody, constraint: Constraint | None = None) -> Request:
         """Take a request; `parts` follows it and `release` must end it.
 
         Raises:
@@ -90,7 +112,7 @@ class EmbeddedEngine:
         request_id = body.request_id or uuid.uuid4().hex
         if request_id in self._in_flight:
             raise Refused(f"request_id {request_id!r} is in flight already", param="request_id")
-        request = self._admission.request(body, request_id)
+        request = self._admission.request(body, request_id, constraint)
         self.loop.submit(request)
         self._in_flight[request_id] = request
         return request

@@ -9,6 +9,7 @@ from itertools import pairwise
 from agentgym_rl.engine import FinishReason
 from agentgym_rl.engines.wire import VersionSpan
 
+from .constraint import Constraint
 from .stop import StopStrings
 
 
@@ -40,6 +41,7 @@ class Request:
     stop_ids: dict[int, int | None]
     """Tokens that end the reply, each with the `stop_reason` it gives."""
     stop_strings: StopStrings | None = None
+    constraint: Constraint | None = None
     stream: bool = False
     with_logprobs: bool = True
 
@@ -86,13 +88,16 @@ class Request:
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         self.times_s.append(time_s)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            self.error = self.constraint.error or None
         if token in self.stop_ids:
             self.finish_reason, self.stop_reason = "stop", self.stop_ids[token]
         elif self.stop_strings is not None and (found := self.stop_strings.feed(token)):
             self.finish_reason, self.stop_reason = "stop", found
         elif len(self.token_ids) >= self.max_tokens:
             self.finish_reason = "length"
-        return self.finish_reason is not None
+        return self.finished
 
     def spans(self, start: int, end: int) -> list[VersionSpan]:
         """Version spans of output tokens [start, end), in indices of the whole output."""

@@ -120,6 +120,11 @@ def _misconfigured(
             f"--max-model-len {config.max_model_len} (it has {model['max_model_len']}; "
             "or lower engine.max_model_len)"
         )
+    held = server.get("structured_outputs_config") or {}
+    if held.get("backend", "auto") not in ("auto", "guidance"):
+        yield f"--structured-outputs-config.backend guidance (it has {held['backend']})"
+    if held.get("reasoning_parser"):
+        yield "no --reasoning-parser (grammars would not hold before it has seen a thought end)"
     dtype = str(model["dtype"]).removeprefix("torch.")
     if dtype != config.dtype:
         yield f"--dtype {config.dtype} (it has {dtype}; the trainer computes in engine.dtype)"

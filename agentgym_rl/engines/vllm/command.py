@@ -61,6 +61,8 @@ def server_command(
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
+        # The one backend that reads the grammars of `agentgym_rl.gateway.lark`.
+        *("--structured-outputs-config.backend", "guidance"),
         *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),
         *("--worker-extension-cls", EXTENSION),
         f"--{'no-' if config.prefix_cache == 'off' else ''}enable-prefix-caching",

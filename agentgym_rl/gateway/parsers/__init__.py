@@ -5,13 +5,15 @@
            → response_template              what the tokenizer says of it
            → think                          thoughts first, the rest by one of the others
     families                                which of them a model needs
+    grammars, qwen3_grammar                 what holds a reply to what these read
 
 A call that has closed is a call, whatever is in it: a malformed one reaches the environment,
 which answers with an error the model can learn from. A call that never closes is content.
 """
 
 from .events import Event, Parser, Reasoning, TextParser, ToolCall
-from .families import PROMPT_END_TOKENS, ParserFactory, for_model
+from .families import PROMPT_END_TOKENS, ParserFactory, for_model, grammars_for
+from .grammars import Grammars
 from .hermes import HermesParser, parse_call
 from .llama3_json import Llama3JsonParser
 from .qwen3_xml import Qwen3XmlParser
@@ -21,6 +23,7 @@ from .think import ThinkParser
 __all__ = [
     "PROMPT_END_TOKENS",
     "Event",
+    "Grammars",
     "HermesParser",
     "Llama3JsonParser",
     "Parser",
@@ -33,5 +36,6 @@ __all__ = [
     "ThinkParser",
     "ToolCall",
     "for_model",
+    "grammars_for",
     "parse_call",
 ]

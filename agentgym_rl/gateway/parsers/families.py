@@ -13,6 +13,7 @@ from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
 
 from .events import Parser, TextParser, ToolCall
+from .grammars import Grammars
 from .hermes import HermesParser
 from .llama3_json import Llama3JsonParser
 from .qwen3_xml import Qwen3XmlParser
@@ -41,12 +42,10 @@ def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
     Raises:
         ConfigError: the config names a parser that does not fit the model.
     """
-    family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
+    family = _family(chat, config)
     if family == "response_template":
         return _by_template(chat, config)
-    thinks = config.reasoning_parser == "think" or (
-        config.reasoning_parser == "auto" and CLOSE in chat.template.source
-    )
+    thinks = _thinks(chat, config)
     _log.info(
         "tool calls are read as %s, thoughts as %s",
         "content" if family == "none" else family,
@@ -61,6 +60,21 @@ def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
         return ThinkParser(inner, opened=prompt_end.rstrip().endswith(OPEN))
 
     return open_parser
+
+
+def grammars_for(chat: ChatFormat, config: GatewayConfig) -> Grammars:
+    """Grammars of replies that `for_model`'s parsers read."""
+    return Grammars(chat, family=_family(chat, config), thinks=_thinks(chat, config))
+
+
+def _family(chat: ChatFormat, config: GatewayConfig) -> str:
+    return detect(chat) if config.tool_parser == "auto" else config.tool_parser
+
+
+def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
+    return config.reasoning_parser == "think" or (
+        config.reasoning_parser == "auto" and CLOSE in chat.template.source
+    )
 
 
 class _NoCalls:

@@ -7,11 +7,16 @@ Let me see. <tool_call>
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from .blocks import END, BlockParser
+from agentgym_rl.gateway.lark import Lark
+
+from .blocks import CLOSE, END, OPEN, BlockParser
 from .events import ToolCall
 
 NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
@@ -23,6 +28,7 @@ class _Call(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Call)
+_TAIL = "}\n" + CLOSE
 
 
 def parse_call(block: str) -> ToolCall:
@@ -47,3 +53,9 @@ class HermesParser(BlockParser):
 
     def read(self, block: str) -> ToolCall:
         return parse_call(block)
+
+
+def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
+    """A call of one function, as an expression of `lark`."""
+    head = f'{OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+    return f"{lark.exactly(head)} {lark.json(parameters)} {lark.exactly(_TAIL)}"

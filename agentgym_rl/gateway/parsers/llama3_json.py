@@ -8,10 +8,14 @@ Content may come before the tag, or after the last call.
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgspec
+
+from agentgym_rl.gateway.lark import Lark
 
 from .events import Event, Parser, ToolCall, tag_start
 from .hermes import NAME
@@ -47,6 +51,12 @@ def parse_object(text: str, *, tagged: bool) -> ToolCall | None:
         return None
     found = NAME.search(text)
     return ToolCall(found[1] if found else "", text, malformed=True)
+
+
+def call_grammar(lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
+    """A call of one function, as an expression of `lark`."""
+    head = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters": '
+    return f"{lark.exactly(head)} {lark.json(parameters)} {lark.exactly('}')}"
 
 
 class Llama3JsonParser(Parser):

@@ -30,7 +30,7 @@ def value_json(text: str, schema: Any) -> str:
     What is not of the schema's type becomes whatever JSON it is, and a string if it is none: the
     environment is to judge it.
     """
-    types, plain = set(_types(schema)) or {"string"}, text.strip()
+    types, plain = set(types_of(schema)) or {"string"}, text.strip()
     if "null" in types and plain.lower() == "null":
         return "null"
     if types & {"integer", "number"} and (number := _number(plain, whole="number" not in types)):
@@ -61,7 +61,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _types(schema: Any) -> Iterator[str]:
+def types_of(schema: Any) -> Iterator[str]:
     """Every type that a schema names, its alternatives included."""
     if not isinstance(schema, dict):
         return
@@ -71,16 +71,17 @@ def _types(schema: Any) -> Iterator[str]:
             yield name
     if schema.get("nullable") is True:
         yield "null"
-    for value in _listed(schema, "enum"):
+    for value in listed(schema, "enum"):
         yield _type_of(value)
     if "const" in schema:
         yield _type_of(schema["const"])
     for combined in ("anyOf", "oneOf", "allOf"):
-        for choice in _listed(schema, combined):
-            yield from _types(choice)
+        for choice in listed(schema, combined):
+            yield from types_of(choice)
 
 
-def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+def listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    """A keyword whose value is a list; empty if it is none."""
     value = schema.get(name)
     return value if isinstance(value, list) else []
 

@@ -9,13 +9,15 @@ from typing import Any
 from agentgym_rl.gateway.dialects.typed import decode
 from agentgym_rl.gateway.errors import ApiError, unsupported
 from agentgym_rl.gateway.messages import TURN
+from agentgym_rl.gateway.reply_form import ToolChoice as Choice
+from agentgym_rl.gateway.reply_form import forced_any, forced_tool, form_of
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
 
 from .calls import arguments_of
 from .wire import (
+    AnyChoice,
     AssistantMessage,
-    AutoChoice,
     Conversation,
     Message,
     MessagesRequest,
@@ -24,6 +26,7 @@ from .wire import (
     ThinkingBlock,
     ThinkingOff,
     Tool,
+    ToolChoice,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
@@ -71,12 +74,16 @@ def _request(
     top_k: int = 0,
     stop: tuple[str, ...] = (),
 ) -> ChatRequest:
-    choice = asked.tool_choice
+    tools = [_function(tool) for tool in asked.tools] if asked.tools else None
+    choice, one_call = _choice(asked, tools)
+    output = asked.output_config
+    schema = output.format.schema if output and output.format else None
+    where = "output_config.format"
     return ChatRequest(
         messages=[*_system(asked.system), *_messages(session, asked.messages)],
-        tools=[_function(tool) for tool in asked.tools] if asked.tools else None,
-        calls=bool(asked.tools) and not isinstance(choice, NoneChoice),
-        one_call=isinstance(choice, AutoChoice) and bool(choice.disable_parallel_tool_use),
+        tools=tools,
+        calls=tools is not None and choice.reads,
+        one_call=one_call,
         n=1,
         stream=stream,
         include_usage=True,
@@ -88,7 +95,21 @@ def _request(
         seed=None,
         stop=stop,
         template_kwargs={} if asked.thinking is None else {"enable_thinking": _thinks(asked)},
+        form=form_of(choice, tools, schema, one_call=one_call, schema_param=where),
     )
+
+
+def _choice(asked: Conversation, tools: Sequence[Mapping[str, Any]] | None) -> tuple[Choice, bool]:
+    """What `tool_choice` says, and whether there is to be one call only."""
+    given = asked.tool_choice
+    if given is None:
+        return Choice(reads=True), False
+    if isinstance(given, NoneChoice):
+        return Choice(reads=False), False
+    one_call = bool(given.disable_parallel_tool_use)
+    if isinstance(given, ToolChoice):
+        return forced_tool(given.name, tools), one_call
+    return forced_any(tools) if isinstance(given, AnyChoice) else Choice(reads=True), one_call
 
 
 def _thinks(asked: Conversation) -> bool:
@@ -162,9 +183,6 @@ def _unsupported(raw: Mapping[str, Any]) -> ApiError | None:
     for name in _NOT_HERE:
         if raw.get(name):
             return unsupported(name, _NOT_HERE[name])
-    choice = raw.get("tool_choice")
-    if isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
-        return unsupported("tool_choice", f"got {choice['type']!r}, allowed: 'auto' and 'none'")
     for index, tool in enumerate(_objects(raw.get("tools"))):
         if tool.get("type") not in (None, "custom"):
             why = f"got {tool['type']!r}; only tools of the client's own, with an input_schema"
@@ -189,6 +207,6 @@ _BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 _NOT_HERE = {
     "mcp_servers": "connect to servers from the client, and pass their tools",
     "container": "nothing is run here",
-    "output_format": "the engine has no grammars",
+    "output_format": "it is output_config.format now",
     "compaction": "the history is the client's to keep",
 }

@@ -76,6 +76,15 @@ class AutoChoice(Struct, tag_field="type", tag="auto"):
     disable_parallel_tool_use: bool | None = None
 
 
+class AnyChoice(Struct, tag_field="type", tag="any"):
+    disable_parallel_tool_use: bool | None = None
+
+
+class ToolChoice(Struct, tag_field="type", tag="tool"):
+    name: Name
+    disable_parallel_tool_use: bool | None = None
+
+
 class NoneChoice(Struct, tag_field="type", tag="none"):
     pass
 
@@ -102,9 +111,13 @@ class ContextManagement(Struct):
     edits: list[KeptThinking] = []
 
 
+class JsonFormat(Struct, tag_field="type", tag="json_schema"):
+    schema: JsonObject
+
+
 class OutputConfig(Struct):
     effort: str | None = None
-    format: None = None
+    format: JsonFormat | None = None
 
 
 class Conversation(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +127,7 @@ class Conversation(Struct, kw_only=True, forbid_unknown_fields=True):
     messages: Annotated[list[Message], Meta(min_length=1)]
     system: str | list[TextBlock] | None = None
     tools: list[Tool] | None = None
-    tool_choice: AutoChoice | NoneChoice | None = None
+    tool_choice: AutoChoice | AnyChoice | ToolChoice | NoneChoice | None = None
     thinking: ThinkingOn | ThinkingAdaptive | ThinkingOff | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None

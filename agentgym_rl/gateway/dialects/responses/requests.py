@@ -14,7 +14,8 @@ from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
 from agentgym_rl.gateway.fields import boolean, given_fields, integer, number, string
-from agentgym_rl.gateway.requests import ChatRequest, effort_kwargs, reads_calls
+from agentgym_rl.gateway.reply_form import form_of, read_format, read_tool_choice
+from agentgym_rl.gateway.requests import ChatRequest, effort_kwargs
 from agentgym_rl.gateway.sessions import Session
 
 from .items import read_items
@@ -63,6 +64,10 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
     given = given_fields(body)
     _refuse(given)
     tools = read_tools(given.get("tools"))
+    functions = tools.functions or None
+    choice = read_tool_choice(given.get("tool_choice"), functions)
+    schema = read_format(_object(given, "text").get("format", _PLAIN), "text.format", nested=False)
+    one_call = not boolean(given, "parallel_tool_calls", True)
     top_p = number(given, "top_p", low=0.0, high=1.0)
     instructions = string(given, "instructions")
     leading = [] if instructions is None else [{"role": "system", "content": instructions}]
@@ -72,9 +77,9 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         raise bad_request("input must say something.", param="input")
     return ResponsesRequest(
         messages=messages,
-        tools=tools.functions or None,
-        calls=reads_calls(given) and bool(tools.functions),
-        one_call=not boolean(given, "parallel_tool_calls", True),
+        tools=functions,
+        calls=functions is not None and choice.reads,
+        one_call=one_call,
         n=1,
         stream=boolean(given, "stream", False),
         include_usage=True,
@@ -88,6 +93,7 @@ def read_request(session: Session, body: bytes) -> ResponsesRequest:
         template_kwargs=effort_kwargs(
             _object(given, "reasoning").get("effort"), "reasoning.effort"
         ),
+        form=form_of(choice, functions, schema, one_call=one_call, schema_param="text.format"),
         store=boolean(given, "store", True),
         seals_thoughts=_THOUGHTS in given.get("include", ()),
         num_instructions=len(leading),
@@ -141,8 +147,6 @@ def _check_text(text: Mapping[str, Any]) -> None:
             raise unsupported(f"text.{name}", "this endpoint does not know it")
     if text.get("verbosity", "low") not in ("low", "medium", "high"):
         raise bad_request("text.verbosity: allowed: low, medium, high", param="text.verbosity")
-    if text.get("format", _PLAIN) != _PLAIN:
-        raise unsupported("text.format", "the engine has no grammars; allowed: type text")
 
 
 def _check_reasoning(reasoning: Mapping[str, Any]) -> None:

@@ -77,8 +77,33 @@ class PlainText(Struct, tag_field="type", tag="text", forbid_unknown_fields=True
     pass
 
 
+class JsonObjectFormat(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+    pass
+
+
+class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    name: str
+    schema: JsonObject | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Struct, tag_field="type", tag="function"):
+    name: str
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
+    """With mode auto, all tools must be allowed."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+
+
+ToolChoice = Literal["auto", "none", "required"] | FunctionChoice | AllowedChoice
+
+
 class TextOptions(Struct, forbid_unknown_fields=True):
-    format: PlainText | None = None
+    format: PlainText | JsonObjectFormat | JsonSchemaFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -104,7 +129,7 @@ class CreateResponse(Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     """Needs `stream`."""
     tools: list[Function | Namespace] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: Annotated[int, Meta(ge=1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -193,7 +218,7 @@ class Response(Struct, tag_field="object", tag="response"):
     previous_response_id: str | None
     store: bool
     tools: list[JsonObject]
-    tool_choice: Literal["auto", "none"]
+    tool_choice: ToolChoice
     parallel_tool_calls: bool
     max_output_tokens: int | None
     max_tool_calls: int | None

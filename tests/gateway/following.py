@@ -1,0 +1,36 @@
+"""Whether a text follows a grammar, as llguidance says, and what a model's parser makes of it."""
+
+from __future__ import annotations
+
+import functools
+
+from llguidance import LLMatcher, LLTokenizer
+from reading import read
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.gateway.parsers import for_model, grammars_for
+from agentgym_rl.model import BUNDLED
+
+END = "<|im_end|>"
+
+
+@functools.cache
+def _tokenizer() -> LLTokenizer:
+    return LLTokenizer((BUNDLED / "tokenizer.json").read_text(), eos_token=2)
+
+
+def follows(chat, grammar: str, text: str) -> bool:
+    """Whether `text` and the end of the turn are a whole reply under `grammar`."""
+    matcher = LLMatcher(_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    return all(matcher.consume_token(id) for id in chat.encode(text + END))
+
+
+def written(chat, form, *, family: str, prompt_end: str = "assistant\n") -> str:
+    """The grammar of a reply of this form."""
+    return grammars_for(chat, GatewayConfig(tool_parser=family)).of(form, prompt_end)
+
+
+def said(chat, text: str, tools, *, family: str, prompt_end: str = "assistant\n"):
+    """What the family's parser reads."""
+    return read(for_model(chat, GatewayConfig(tool_parser=family))(tools, prompt_end), text)

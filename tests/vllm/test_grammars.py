@@ -1,0 +1,86 @@
+"""Replies held to a grammar by real vLLM: what the gateway writes, llguidance inside vLLM reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import jsonschema
+import pytest
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.errors import RequestRefused
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.parsers import ToolCall, for_model, grammars_for
+from agentgym_rl.gateway.reply_form import ReplyForm
+from agentgym_rl.model import BUNDLED
+
+ASKED = [{"role": "user", "content": "What is 3*4?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"sum": {"enum": [1, 22, 333]}, "why": {"type": "string", "maxLength": 9}},
+    "required": ["sum", "why"],
+}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return ChatFormat.load(BUNDLED)
+
+
+async def _reply(engine, chat, grammar, *, name="g", temperature=1.0):
+    prompt = chat.prompt(ASKED, [TOOL])
+    params = SamplingParams(200, temperature, stop_token_ids=chat.stop_token_ids, grammar=grammar)
+    call = engine.generate(prompt, params, request_id=name, session_id=name)
+    return [delta async for delta in call][-1]
+
+
+def _run(server, scenario):
+    async def play():
+        engine = HttpEngine(server.url, send_seed=False, has_spans=False)
+        try:
+            async with asyncio.timeout(60):
+                return await scenario(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(play())
+
+
+def test_replies_are_what_they_are_held_to(vllm_server, chat):
+    grammars = grammars_for(chat, GatewayConfig())
+    forms = [ReplyForm(SCHEMA), *(ReplyForm(schema, [TOOL], True) for schema in (None, SCHEMA))]
+    written = [grammars.of(form, "assistant\n") for form in forms]
+
+    async def scenario(engine):
+        return [
+            await _reply(engine, chat, grammar, name=f"{n}-{index}", temperature=2.0)
+            for index, grammar in enumerate(written)
+            for n in range(4)
+        ]
+
+    replies = _run(vllm_server, scenario)
+    assert [reply.finish_reason for reply in replies] == ["stop"] * 12
+    for index, reply in enumerate(replies):
+        text = chat.text(reply.token_ids[:-1])
+        parser = for_model(chat, GatewayConfig())([TOOL], "assistant\n")
+        [said] = parser.feed(text) + parser.finish() if index >= 4 else [text]
+        called = isinstance(said, ToolCall)
+        assert called if 4 <= index < 8 else called or index < 4 or said == text
+        jsonschema.validate(json.loads(said.arguments if called else said), SCHEMA)
+        forced = reply.logprobs[-1]  # nothing but the end can follow: the mask is in the log-prob
+        assert forced == pytest.approx(0.0, abs=1e-5)
+
+
+def test_a_schema_that_is_none_is_refused_and_the_server_lives(vllm_server, chat):
+    bad = grammars_for(chat, GatewayConfig()).of(ReplyForm({"type": "nonsense"}), "assistant\n")
+
+    async def scenario(engine):
+        with pytest.raises(RequestRefused, match="nonsense"):
+            await _reply(engine, chat, bad)
+        return await _reply(engine, chat, None, name="after")
+
+    assert _run(vllm_server, scenario).finish_reason in ("stop", "length")
