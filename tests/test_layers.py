@@ -21,7 +21,7 @@ LINES = [
     "model",
     "asked",
     "task trajectory batch transcript",
-    "env agent sandbox engine",
+    "env agent sandbox engine prompt",
     "wrappers sync_env tool_env data verifier",
     "specs",
     "registry metrics run_dir",

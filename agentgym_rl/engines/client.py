@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from agentgym_rl.engine import (
     version_label,
 )
 from agentgym_rl.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.prompt import Prompt
 
 from . import wire
 from .connection import Connection
@@ -92,7 +93,7 @@ class HttpEngine(Engine):
         """
         body = _encode(
             wire.GenerateBody(
-                token_ids=list(token_ids),
+                token_ids=_wired(token_ids),
                 sampling_params=self._sampling_body(sampling),
                 request_id=request_id,
                 stream=stream,
@@ -251,6 +252,13 @@ class HttpEngine(Engine):
             logprobs=0,
             detokenize=bool(sampling.stop),
         )
+
+
+def _wired(token_ids: Sequence[int]) -> list[int]:
+    """Token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
+    if isinstance(token_ids, Prompt):
+        return cast("list[int]", msgspec.Raw(token_ids.json()))
+    return list(token_ids)
 
 
 def _structured(grammar: str | None) -> wire.StructuredOutputs | None:

@@ -90,6 +90,7 @@ class Connection:
         trace.on_connection_reuseconn.append(_note_reuse)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=not pooled),
+            cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # deadlines are ours
             trace_configs=[trace],
             auto_decompress=False,

@@ -100,17 +100,17 @@ class _Output:
     def take(self, choice: wire.Choice) -> Delta:
         """The next tokens, and the versions that have become known."""
         token_ids = choice.token_ids or []
-        content = choice.logprobs.content if choice.logprobs else []
+        logprobs = [item.logprob for item in choice.logprobs.content] if choice.logprobs else []
         times = choice.decode_times
         if times is None:  # not reported: time of arrival
             times = [time.monotonic()] * len(token_ids)
         start, self.num_tokens = self.num_tokens, self.num_tokens + len(token_ids)
-        if not len(token_ids) == len(content) == len(times):
+        if not len(token_ids) == len(logprobs) == len(times):
             raise EngineError(
-                f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(content)} "
+                f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(logprobs)} "
                 f"logprobs, {len(times)} decode_times"
             )
-        if any(item.logprob <= _NO_LOGPROB for item in content):
+        if min(logprobs, default=0.0) <= _NO_LOGPROB:
             raise EngineError(
                 f"{self._url}: a token from {start} on has no log-prob (the engine says "
                 f"{_NO_LOGPROB:g}); do the weights give finite logits?"
@@ -119,7 +119,7 @@ class _Output:
             raise EngineError(f"{self._url}: unknown finish_reason {choice.finish_reason!r}")
         return Delta(
             token_ids=token_ids,
-            logprobs=[item.logprob for item in content],
+            logprobs=logprobs,
             versions=self._stamped(choice) if self._has_spans else [],
             times_s=times,
             finish_reason=cast(FinishReason | None, choice.finish_reason),

@@ -111,6 +111,7 @@ class ScriptedEngine(Engine):
         stream: bool = False,
         cache_salt: str = "",
     ) -> AsyncIterator[Delta]:
+        token_ids = list(token_ids)
         said = self._script(token_ids)
         say = said if isinstance(said, Say) else Say(said)
         entry = JournalEntry(request_id, session_id, tuple(token_ids), sampling, cache_salt)

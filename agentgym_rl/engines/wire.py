@@ -64,7 +64,7 @@ class GenerateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fiel
     """Separates prefix caches of different policy versions; nothing to an engine without one."""
 
 
-class TokenLogprob(Struct):
+class TokenLogprob(Struct, gc=False):
     token_id: int
     logprob: float
 

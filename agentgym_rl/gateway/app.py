@@ -154,7 +154,7 @@ class SessionApp(ABC):
         receive: Receive,
         send: Send,
     ) -> None:
-        asked = Asked.of(scope, dialect.path, body)
+        asked = Asked.of(scope, dialect.path, session.bodies.digest(body))
         earlier = session.exchanges.earlier(asked)
         if earlier is not None:
             session.counters["joined_retries"] += 1

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
+from agentgym_rl.prompt import Prompt
+
 from .chat import ChatFormat
 from .messages import text_of, thoughts_of
 from .tree import Context, Sampled
@@ -36,7 +38,7 @@ _LOOKAHEAD = 16
 class Fed:
     """What one turn is sampled from."""
 
-    prompt: list[int]
+    prompt: Prompt
     context: Context
     messages: Sequence[Mapping[str, Any]]
     """As the client sent them."""
@@ -59,7 +61,7 @@ def compare(chat: ChatFormat, fed: Fed) -> Verdict:
         rendered = chat.render(fed.messages, fed.tools, kwargs=fed.kwargs)
     except ValueError:
         return "other"
-    if chat.encode(rendered) == fed.prompt:
+    if chat.encode(rendered) == fed.prompt.whole():
         return None
     pieces = _pieces(chat, fed.context)
     ours, theirs = "".join(text for text, _ in pieces), chat.unmarked(rendered)

@@ -54,6 +54,7 @@ class ChatFormat:
         self._added = {token.content: id for id, token in added.items()}
         self._shapes: dict[str, Shape] = {}
         self._probing = threading.Lock()
+        self._arguments = template.variables - RESERVED
         self._fitting = Fitting.of(template)
         shape = self.shape()
         self.rung: Rung = shape.rung
@@ -106,8 +107,8 @@ class ChatFormat:
         return self._shape_key(kwargs) in self._shapes
 
     def _shape_key(self, kwargs: Mapping[str, Any]) -> str:
-        asked = self._template.variables - RESERVED
-        return json.dumps({name: kwargs[name] for name in asked & kwargs.keys()}, sort_keys=True)
+        asked = {name: kwargs[name] for name in kwargs if name in self._arguments}
+        return json.dumps(asked, sort_keys=True) if asked else ""
 
     def prompt(
         self,
@@ -256,6 +257,8 @@ class Detokenizer:
         return self._more(last=True)
 
     def _more(self, *, last: bool) -> str:
+        if self._done == len(self._ids):
+            return ""
         known = self._chat.text(self._ids[self._start : self._done])
         text = self._chat.text(self._ids[self._start :])
         if text.endswith("\ufffd") and not last:

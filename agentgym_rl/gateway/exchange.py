@@ -8,7 +8,6 @@ one, so a marked copy joins the answer that is being made, or gets the one that 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -41,9 +40,9 @@ class Asked:
     """Whether its client sends again what got no answer."""
 
     @classmethod
-    def of(cls, scope: Scope, path: str, body: bytes) -> Asked:
+    def of(cls, scope: Scope, path: str, body_digest: bytes) -> Asked:
         """Of a request whose body has been read."""
-        digest = hashlib.blake2b(path.encode() + b"\0" + body, digest_size=16).digest()
+        digest = path.encode() + body_digest
         retries = header(scope, b"x-stainless-retry-count")
         marked = retries.isdecimal() and int(retries) > 0
         again = header(scope, NO_RETRIES.encode()) != "true"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, Literal
+
+from agentgym_rl.prompt import Prompt
 
 from .messages import MessageKey
 
@@ -46,15 +47,11 @@ class Context:
     `base` is as far as the new ones repeat the old."""
     cause: ForkCause | None
     replies: list[Sampled] = field(default_factory=list)
+    path: Prompt = field(init=False)
+    """The exact engine input: every token from the top down to here."""
 
-    def path(self) -> list[int]:
-        """The exact engine input: every token from the top down to here."""
-        parts: list[list[int]] = [self.ids]
-        base = self.base
-        while base is not None:
-            parts += (base.ids, base.context.ids)
-            base = base.context.base
-        return list(chain.from_iterable(reversed(parts)))
+    def __post_init__(self) -> None:
+        self.path = Prompt(self.ids, before=self.base.path if self.base else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,11 @@ class Sampled:
     next: dict[tuple[MessageKey, ...], Context] = field(default_factory=dict)
     delivered: bool = False
     """Whether a client got the whole reply."""
+    path: Prompt = field(init=False)
+    """The engine's input and output: every token from the top down to here."""
+
+    def __post_init__(self) -> None:
+        self.path = Prompt(self.sample.ids, before=self.context.path)
 
     @property
     def ids(self) -> list[int]:

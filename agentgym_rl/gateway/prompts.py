@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentgym_rl.prompt import Prompt
+
 from . import canary
 from .chat import ChatFormat
 from .errors import bad_request, context_overflow
@@ -24,7 +26,7 @@ _OFF_LOOP_CHARS = 50_000
 
 async def prepare_context(
     session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int
-) -> tuple[Context, list[int]]:
+) -> tuple[Context, Prompt]:
     """The node a reply to `request` hangs on, and the engine's input.
 
     Raises:
@@ -38,7 +40,7 @@ async def prepare_context(
     if context is None:
         new = await _tokenise(_writer(session, chat, request, place))
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
-    prompt = context.path()
+    prompt = context.path
     if len(prompt) >= max_model_len:
         raise context_overflow(max_model_len, len(prompt))
     if context.base is not None and session.draws_canary():
@@ -50,7 +52,7 @@ async def prepare_context(
 
 async def _raw_context(
     session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
-) -> tuple[Context, list[int]]:
+) -> tuple[Context, Prompt]:
     """The node for a prompt that no template writes. It stands on an earlier turn if it continues
     its very tokens; a text is never fitted to them, its own tokens are what counts."""
     if not isinstance(prompt, str):
@@ -61,7 +63,7 @@ async def _raw_context(
         ids = await asyncio.to_thread(chat.encode_raw, prompt)
     if len(ids) >= max_model_len:
         raise context_overflow(max_model_len, len(ids))
-    return session.tree.continue_ids(ids), ids
+    return session.tree.continue_ids(ids), Prompt(ids)
 
 
 @contextmanager
@@ -84,9 +86,9 @@ async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest)
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
     if place.known is not None:
-        return len(place.known.path())
+        return len(place.known.path)
     new = await _tokenise(_writer(session, chat, request, place))
-    return len(new.ids) + (0 if new.base is None else len(new.base.context.path() + new.base.ids))
+    return len(new.ids) + (0 if new.base is None else len(new.base.path))
 
 
 @dataclass(frozen=True, slots=True)

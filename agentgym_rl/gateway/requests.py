@@ -86,7 +86,18 @@ def parse_request(body: bytes) -> ChatRequest:
     Raises:
         ApiError: 400, naming the parameter.
     """
-    given = given_fields(body)
+    return request_of(given_fields(body))
+
+
+def request_of(
+    given: Mapping[str, Any], *, before: Sequence[Mapping[str, Any]] = ()
+) -> ChatRequest:
+    """Check the parameters of a request; `before` are messages that go before those given, and
+    that have been checked.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
     _refuse(given)
     stream = boolean(given, "stream", False)
     tools = _tools(given.get("tools"))
@@ -95,7 +106,7 @@ def parse_request(body: bytes) -> ChatRequest:
     if max_tokens is None:
         max_tokens = integer(given, "max_tokens", low=1)
     return ChatRequest(
-        messages=_messages(given.get("messages")),
+        messages=checked_messages(given.get("messages"), before),
         tools=tools,
         calls=tools is not None and choice.reads,
         one_call=(one_call := not boolean(given, "parallel_tool_calls", True)),
@@ -142,10 +153,18 @@ def _form(
     return form_of(choice, tools, schema, one_call=one_call, schema_param="response_format")
 
 
-def _messages(value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
+def checked_messages(
+    value: Any, before: Sequence[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
+    """The messages of a request, behind those `before`, which have been checked.
+
+    Raises:
+        ApiError: 400, naming the one that is wrong.
+    """
+    if not isinstance(value, list) or not (value or before):
         raise bad_request("messages must be a non-empty array.", param="messages")
-    return [_message(item, f"messages[{index}]") for index, item in enumerate(value)]
+    numbered = enumerate(value, len(before))
+    return [*before, *(_message(item, f"messages[{index}]") for index, item in numbered)]
 
 
 def _message(value: Any, where: str) -> dict[str, Any]:

@@ -160,13 +160,13 @@ class Router(Sampler):
             RequestRefused, ContextLengthError: from the engine, as they are.
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
-        turn = PendingTurn(list(token_ids), sampling, request_id, session_id, cache_salt)
+        turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
         async with aclosing(self._sample(turn)) as deltas:
             if stream:
                 async for delta in deltas:
                     yield delta
                 return
-            whole = list(joined([delta async for delta in deltas]))
+            whole = joined([delta async for delta in deltas])
         for delta in whole:
             yield delta
 
@@ -191,15 +191,15 @@ class Router(Sampler):
         async with aclosing(self._send(turn, segment)) as deltas:
             if turn.sampling.grammar is None:
                 async for delta in deltas:
-                    turn.token_ids.extend(delta.token_ids)
+                    turn.sampled.extend(delta.token_ids)
                     yield delta
                 return
             held = [delta async for delta in deltas]
         for delta in held:
-            turn.token_ids.extend(delta.token_ids)
+            turn.sampled.extend(delta.token_ids)
         ended = held and held[-1].finish_reason is not None
         if not ended and turn.end(segment) is None:
-            self.counters["constrained_restarts"] += turn.num_sampled > 0
+            self.counters["constrained_restarts"] += bool(turn.sampled)
             segment.forget(turn.restart())
             return
         for delta in held:
@@ -209,7 +209,7 @@ class Router(Sampler):
         request_id = turn.next_request_id()
         salts = (self._salt(segment, request_id), turn.cache_salt)
         return segment.deltas(
-            list(turn.token_ids),
+            turn.next_prompt(),
             turn.next_sampling(),
             request_id=request_id,
             session_id=turn.session_id,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence, Set
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
@@ -55,36 +56,39 @@ def _length(path: list[Sampled]) -> int:
 
 def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
     tokens: list[int] = []
-    mask: list[bool] = []
     logprobs: list[float] = []
     versions: list[int] = []
     admitted: list[int] = []
-    temperatures: list[float] = []
-    turns: list[int] = []
     times_s: list[float] = []
     for node in path:
         fed, sample = len(node.context.ids), node.sample
-        sampled, train = len(sample.ids), _is_policy(sample) and node.turn in trained
-        tokens += node.context.ids + sample.ids
-        mask += [False] * fed + [train and ok for ok in _trainable(sample)]
-        # a masked token's log-prob must not reach a ratio as inf or NaN
-        logprobs += [0.0] * fed + [lp if _is_real(lp) else 0.0 for lp in sample.logprobs]
+        tokens += [*node.context.ids, *sample.ids]
+        logprobs += [0.0] * fed + sample.logprobs
         versions += [NOT_SAMPLED] * fed + sample.versions
         admitted += [NOT_SAMPLED] * fed + sample.admitted
-        temperatures += [0.0] * fed + [sample.temperature] * sampled
-        turns += [-1] * fed + [node.turn] * sampled
         times_s += [0.0] * fed + sample.times_s
+    lengths = [length for node in path for length in (len(node.context.ids), len(node.ids))]
+    temperatures = [node.sample.temperature for node in path]
+    trains = [_is_policy(node.sample) and node.turn in trained for node in path]
+    real = _is_real(np.array(logprobs))
+    policy_versions = np.array(versions, np.int32)
     return Row(
         tokens=np.array(tokens, np.int32),
-        loss_mask=np.array(mask, np.bool_),
-        behavior_logprobs=np.array(logprobs, np.float32),
-        policy_versions=np.array(versions, np.int32),
+        loss_mask=_spread(trains, False, lengths) & real & (policy_versions != UNKNOWN_VERSION),
+        # a masked token's log-prob must not reach a ratio as inf or NaN
+        behavior_logprobs=np.where(real, logprobs, 0.0).astype(np.float32),
+        policy_versions=policy_versions,
         admitted_versions=np.array(admitted, np.int32),
-        temperatures=np.array(temperatures, np.float32),
-        turn_ids=np.array(turns, np.int32),
+        temperatures=_spread(temperatures, 0.0, lengths).astype(np.float32),
+        turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
         times_s=np.array(times_s, np.float64),
         lineage=lineage,
     )
+
+
+def _spread(sampled: Sequence[float], fed: float, lengths: Sequence[int]) -> NDArray[Any]:
+    """Per token: what holds for each turn's sampled tokens, `fed` for those it was fed before."""
+    return np.repeat([value for one in sampled for value in (fed, one)], lengths)
 
 
 def _is_policy(sample: Sample) -> bool:
@@ -94,11 +98,6 @@ def _is_policy(sample: Sample) -> bool:
     return sample.temperature > 0 and not sample.constrained
 
 
-def _trainable(sample: Sample) -> list[bool]:
-    """Per token: a policy that can be named gave it a log-prob that is one."""
-    pairs = zip(sample.logprobs, sample.versions, strict=True)
-    return [_is_real(logprob) and version != UNKNOWN_VERSION for logprob, version in pairs]
-
-
-def _is_real(logprob: float) -> bool:
-    return math.isfinite(logprob) and logprob > _NO_LOGPROB
+def _is_real(logprobs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Per token: whether its log-prob is one, not what engines write for want of one."""
+    return np.isfinite(logprobs) & (logprobs > _NO_LOGPROB)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import cast
 
@@ -175,28 +175,25 @@ class Segment:
 
 @dataclass(slots=True)
 class PendingTurn:
-    """A caller's request. `token_ids` grows: the prompt, then what has been sampled so far."""
+    """A caller's request; `sampled` is what it has got so far."""
 
-    token_ids: list[int]
+    prompt: Sequence[int]
     sampling: SamplingParams
     request_id: str
     session_id: str
     cache_salt: str
     num_segments: int = 0
     num_failures: int = 0
-    prompt_length: int = 0
+    sampled: list[int] = field(default_factory=list[int])
 
-    def __post_init__(self) -> None:
-        self.prompt_length = len(self.token_ids)
-
-    @property
-    def num_sampled(self) -> int:
-        return len(self.token_ids) - self.prompt_length
+    def next_prompt(self) -> Sequence[int]:
+        """For the next segment: it goes on where the one before stopped."""
+        return [*self.prompt, *self.sampled] if self.sampled else self.prompt
 
     def restart(self) -> int:
         """Begin again from the prompt; how many tokens that costs."""
-        lost = self.num_sampled
-        del self.token_ids[self.prompt_length :]
+        lost = len(self.sampled)
+        self.sampled.clear()
         return lost
 
     def next_request_id(self) -> str:
@@ -213,24 +210,28 @@ class PendingTurn:
         seed = sampling.seed
         return replace(
             sampling,
-            max_tokens=sampling.max_tokens - self.num_sampled,
+            max_tokens=sampling.max_tokens - len(self.sampled),
             seed=None if seed is None else derived_seed(seed, f"segment/{number}"),
         )
 
     def end(self, segment: Segment) -> Delta | None:
         """The end of a turn that has all it asked for, though no engine said so."""
-        if not self.num_sampled:
+        if not self.sampled:
             return None
-        last, version = self.token_ids[-1], segment.version
+        last, version = self.sampled[-1], segment.version
         if last in self.sampling.stop_token_ids:
             return Delta([], [], [], [], "stop", stop_reason=last, admitted_version=version)
-        if self.num_sampled >= self.sampling.max_tokens:
+        if len(self.sampled) >= self.sampling.max_tokens:
             return Delta([], [], [], [], "length", admitted_version=version)
         return None
 
 
-def joined(deltas: list[Delta]) -> Iterator[Delta]:
+def joined(deltas: list[Delta]) -> list[Delta]:
     """The same tokens in as few deltas as there are admitted versions in a row."""
+    return deltas if len(deltas) == 1 else list(_joined(deltas))
+
+
+def _joined(deltas: list[Delta]) -> Iterator[Delta]:
     versions = [version for delta in deltas for version in delta.versions]
     start = 0
     for admitted, group in groupby(deltas, key=lambda delta: delta.admitted_version):

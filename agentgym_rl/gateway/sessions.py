@@ -19,6 +19,7 @@ from agentgym_rl.engine import UNKNOWN_VERSION
 from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import NO_CREDIT, Credit, Row
 
+from .bodies import Bodies
 from .conversations import Conversations
 from .credit import Credits
 from .errors import session_closed, unknown_key
@@ -138,6 +139,7 @@ class Session:
         self.infra_error = ""
         self.closed = False
         self._requests = 0
+        self.bodies = Bodies()
         self.exchanges = Exchanges()
         self.conversations = Conversations()
         self._messages: list[Mapping[str, Any]] = []

@@ -20,6 +20,7 @@ from .echoes import echoed, restored, rewritten, until_next_reply
 from .messages import MessageKey, message_key, num_leading, root_key
 from .nodes import Context, ForkCause, Root, Sample, Sampled
 from .template import NO_KWARGS
+from .walks import Walk, Walks
 
 SiblingOf = Literal["n", "retry"]
 EditedCalls = Literal["fork", "trust"]
@@ -57,6 +58,7 @@ class Tree:
     def __init__(self, *, edited_calls: EditedCalls = "fork") -> None:
         self._roots: dict[str, Root] = {}
         self._trusts = edited_calls == "trust"
+        self._walks = Walks()
         self.turns: list[Sampled] = []
 
     def locate(
@@ -67,15 +69,22 @@ class Tree:
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> Place:
         """Follow `messages` down the tree as far as they are what was said and sampled."""
-        start = num_leading(messages)
-        root = self._root(messages[:start], tools, template_kwargs)
-        keys = [message_key(message) for message in messages]
-        whole = list(messages)
-        anchor: Root | Sampled = root
+        walk = self._walks.longest(messages, tools, template_kwargs)
+        if walk is None:
+            leading = messages[: num_leading(messages)]
+            root = self._root(leading, tools, template_kwargs)
+            walk = Walk(tools, template_kwargs, leading, leading, root, root)
+        return self._go_on(walk, messages[len(walk.said) :])
+
+    def _go_on(self, walk: Walk, new: Sequence[Mapping[str, Any]]) -> Place:
+        """Follow `new` messages from where a walk has got to."""
+        keys = [message_key(message) for message in new]
+        whole, start = list(new), 0
+        anchor, trusted = walk.anchor, walk.trusted
         edited: ForkCause | None = None
-        guessed = trusted = False
-        for index in range(start, len(messages)):
-            message = messages[index]
+        guessed, certain = False, True
+        sure: tuple[int, Sampled, bool] | None = None
+        for index, message in enumerate(new):
             if message["role"] != "assistant":
                 continue
             context = anchor.next.get(tuple(keys[start:index]))
@@ -84,14 +93,21 @@ class Tree:
             edit = None if same else rewritten(replies, message)
             if edit is not None and self._trusts:
                 same = [edit]
+            certain = certain and len(same) == 1
             if not same:
                 edited = "args_edit" if edit else "history_edit"
                 continue
-            anchor, guessed = echoed(same, message, until_next_reply(messages, keys, index))
-            edited, trusted, start = None, edit is not None, index + 1
+            behind = until_next_reply(new, keys, index) if len(same) > 1 else None
+            anchor, guessed = echoed(same, message, behind)
             whole[index] = restored(anchor.message, message)
-        tail_keys = tuple(keys[start:])
-        return Place(root, anchor, whole, whole[start:], tail_keys, edited, guessed, trusted)
+            edited, trusted, start = None, edit is not None, index + 1
+            if certain:
+                sure = start, anchor, trusted
+        if sure is not None:
+            self._walks.go_on(walk, new, whole, *sure)
+        whole = [*walk.whole, *whole]
+        tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
+        return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted)
 
     def continue_ids(self, ids: list[int]) -> Context:
         """The context of a prompt that is token ids: what it adds to the longest path that it
@@ -126,6 +142,8 @@ class Tree:
         """
         cause = self._fork_cause(context, sibling_of)
         node = Sampled(context, len(self.turns), request, sample, message, message_key(message))
+        if context.replies:
+            self._walks.clear()
         self.turns.append(node)
         context.root.turns.append(node)
         context.replies.append(node)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError, RequestRefused
+from agentgym_rl.prompt import Prompt
 from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
@@ -45,7 +46,7 @@ class Turn(Reply):
         number: int,
         index: int,
         context: Context,
-        prompt: list[int],
+        prompt: Prompt,
         sampling: SamplingParams,
         parser: Parser,
     ) -> None:
@@ -267,7 +268,7 @@ async def open_turns(
     if policy.train:
         _refuse_cuts(request)
     context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
-    prompt_end = chat.text(prompt[-PROMPT_END_TOKENS:])
+    prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
     sampling = SamplingParams(
         max_tokens=min(
             policy.max_tokens,

@@ -144,7 +144,9 @@ def test_a_weight_update_inside_a_turn_is_stamped_by_the_engine(stage, spell, wo
     async def play():
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(scene.play(session, []))
-            await asyncio.sleep(0.012)
+            async with asyncio.timeout(10):
+                while not (engine.journal and engine.journal[0].token_ids):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
             await engine.pause(interrupt="keep")
             await engine.update_weights("", version=1)
             await engine.resume()

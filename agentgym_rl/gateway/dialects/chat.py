@@ -13,7 +13,7 @@ from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import reasoning_keys
 from agentgym_rl.gateway.parsers import Event, Reasoning
 from agentgym_rl.gateway.reply import Reply, total_usage
-from agentgym_rl.gateway.requests import ChatRequest, parse_request
+from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
 
 _encode = msgspec.json.Encoder().encode
@@ -27,7 +27,7 @@ class ChatDialect(Dialect):
     path = "/v1/chat/completions"
 
     def read(self, session: Session, body: bytes) -> ChatRequest:
-        return parse_request(body)
+        return session.bodies.read(body)
 
     def writer(
         self, session: Session, request: ChatRequest, turns: Sequence[Reply], *, model: str

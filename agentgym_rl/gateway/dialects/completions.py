@@ -153,7 +153,7 @@ class CompletionsWriter(Writer):
         choice = _choice(turn, text)
         choice |= {"logprobs": _logprobs(turn), "finish_reason": turn.finish_reason}
         if self._request.return_token_ids:
-            choice |= {"prompt_token_ids": turn.prompt, "token_ids": turn.sample.ids}
+            choice |= {"prompt_token_ids": turn.prompt.whole(), "token_ids": turn.sample.ids}
         return choice
 
     def _event(self, choices: list[Any], more: Mapping[str, Any]) -> bytes:
