@@ -37,7 +37,7 @@ from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
 
-SPLITS = {
+SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},
     "two or three micro-batches": {"max_tokens_per_microbatch": 80},
     "all packed": {"max_tokens_per_microbatch": 4096},
