@@ -24,6 +24,7 @@ _SHORT_FORMS = {
     "env": "env.id",
     "agent": "agent.id",
     "model": "model.path",
+    "preset": "preset",
     "engine": "engine.type",
     "sandbox": "sandbox.id",
     "data": "env.options.data",
@@ -104,8 +105,7 @@ def _train(parser: ArgumentParser) -> None:
     _json(parser)
     _config(parser)
     _who_plays(parser)
-    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
-    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    _training(parser)
 
 
 def _serve(parser: ArgumentParser) -> None:
@@ -113,8 +113,7 @@ def _serve(parser: ArgumentParser) -> None:
     _json(parser)
     _config(parser)
     parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
-    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
-    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    _training(parser)
 
 
 def _eval(parser: ArgumentParser) -> None:
@@ -254,6 +253,15 @@ def _config(parser: ArgumentParser, *, action: str = "store") -> None:
     text = f"bundled, a folder, or a hub id{several}"
     parser.add_argument("--model", action=action, metavar="MODEL", help=text)
     parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
+
+
+def _training(parser: ArgumentParser) -> None:
+    from .config import preset_names
+
+    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    names = ", ".join(preset_names())
+    parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
 
 
 def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:

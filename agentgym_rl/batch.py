@@ -49,6 +49,8 @@ class BatchShard:
     turn_returns: Sequence[Sequence[float]] = ()
     """Per episode of the batch, per turn: what `Credit.turn_returns` says; an episode without
     such rewards has none. Empty: no episode has any."""
+    lengths: Sequence[int] = ()
+    """Per episode of the batch: its trained tokens."""
 
     def pack(self) -> bytes:
         """Bytes for the wire (msgpack)."""
@@ -75,7 +77,7 @@ class BatchShard:
 
 _HEAD = (
     *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
-    "turn_returns",
+    *("turn_returns", "lengths"),
 )
 
 

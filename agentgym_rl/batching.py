@@ -45,6 +45,7 @@ def split_batch(
                 minibatches=minibatches,
                 weights=[groups[g].weight for g in group_of],
                 turn_returns=returns if any(returns) else (),
+                lengths=[e.num_trained for e in episodes],
             )
         )
     return shards

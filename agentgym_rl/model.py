@@ -75,7 +75,7 @@ def resolve_model(path: str, *, revision: str | None = None) -> Path:
 
 def resolve_paths(config: Config) -> Config:
     """The same configuration with the model of `bundled` named, and the paths of local folders
-    (model, weights) absolute.
+    (model, reference model, weights) absolute.
 
     So written into a run's `config.toml`, it means the same from any folder, and with any
     environment. Hugging Face ids stay as they are.
@@ -84,12 +84,12 @@ def resolve_paths(config: Config) -> Config:
         shared = Path(os.path.expanduser(config.weights.folder)).resolve()
         weights = config.weights.model_copy(update={"folder": str(shared)})
         config = config.model_copy(update={"weights": weights})
-    path = model_name(config)
-    folder = Path(os.path.expanduser(path))
-    if path not in BUNDLED_MODELS and folder.is_dir():
-        path = str(folder.resolve())
-    model = config.model.model_copy(update={"path": path})
-    return config.model_copy(update={"model": model})
+    kl = config.algo.kl
+    if kl.reference not in ("", "initial"):
+        kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
+    algo = config.algo.model_copy(update={"kl": kl})
+    model = config.model.model_copy(update={"path": _absolute(model_name(config))})
+    return config.model_copy(update={"model": model, "algo": algo})
 
 
 def model_name(config: Config) -> str:
@@ -112,6 +112,13 @@ def tokenizer_hash(folder: Path) -> str:
         digest.update(file.read_bytes() if file.exists() else b"")
         digest.update(b"\0")
     return digest.hexdigest()
+
+
+def _absolute(path: str) -> str:
+    """Of a local folder; a bundled model's name and an id stay as they are."""
+    folder = Path(os.path.expanduser(path))
+    local = path not in BUNDLED_MODELS and folder.is_dir()
+    return str(folder.resolve()) if local else path
 
 
 def _checked(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 from agentgym_rl.config import (
     Config,
@@ -139,6 +140,16 @@ def keys(table: dict, prefix: str = "") -> set[str]:
     return found
 
 
+def unset(section: BaseModel, prefix: str = "") -> set[str]:
+    found = set()
+    for name, value in section:
+        if value is None:
+            found.add(f"{prefix}{name}")
+        elif isinstance(value, BaseModel):
+            found |= unset(value, f"{prefix}{name}.")
+    return found
+
+
 def test_the_configuration_equals_the_defaults():
     assert load_config(EXAMPLES / "math.toml") == Config()
 
@@ -147,14 +158,7 @@ def test_the_configuration_is_whole():
     """None has no TOML form: such keys stand in a comment, `# key = value`."""
     text = (EXAMPLES / "math.toml").read_text()
     named = tomllib.loads(re.sub(r"(?m)^# (\w+ = )", r"\1", text))
-    unset = {
-        f"{section}.{name}"
-        for section, model in Config()
-        if hasattr(model, "model_fields_set")
-        for name, value in model
-        if value is None
-    }
-    assert keys(named) == keys(tomllib.loads(dump_toml(Config()))) | unset
+    assert keys(named) == keys(tomllib.loads(dump_toml(Config()))) | unset(Config())
 
 
 def test_the_vllm_configuration_equals_its_defaults_and_is_whole():

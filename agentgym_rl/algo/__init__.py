@@ -1,8 +1,11 @@
 """The objective as pure functions: tensors in, tensors out.
 
+    shaping.py      rewards as they were paid -> as the advantages see them
     advantages.py   rewards and groups -> one advantage per episode
     corrections.py  proximal and behavior log-probs -> behavior weights
-    losses.py       PPO, decoupled or naive, and its exact aggregation
+    aggregation.py  what each token's loss counts, exactly
+    losses.py       PPO, decoupled or naive; GSPO, CISPO, REINFORCE, DPPO
+    kl.py           divergence from a reference model, in the loss or as a reward
     mismatch.py     how far trainer and engine log-probs are apart, by staleness
     balance.py      lengths -> even parts, or bins under a budget (no torch)
     packing.py      rows -> one padding-free sequence

@@ -53,3 +53,14 @@ def row_means(values: Tensor, rows: Tensor, counted: Tensor) -> Tensor:
     total = zeros.index_add(0, rows, torch.where(counted, values, 0.0))
     count = zeros.index_add(0, rows, counted.to(values.dtype))
     return (total / count.clamp(min=1))[rows]
+
+
+def row_sums_to_come(values: Tensor, rows: Tensor) -> Tensor:
+    """[N] float64: the sum of `values` over each token and the later ones of its row; `rows`
+    ascend."""
+    after = values.double().flip(0).cumsum(0).flip(0)
+    if not len(rows):
+        return after
+    first_of_next = torch.searchsorted(rows, rows, right=True)
+    beyond = torch.cat([after, after.new_zeros(1)])
+    return after - beyond[first_of_next]

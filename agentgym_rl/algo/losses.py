@@ -1,37 +1,40 @@
-"""The policy loss, and the weights that make its aggregation exact."""
+"""The policy losses: what an update gains by moving each token's probability.
+
+All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight (a constant) and the
+objective named by `algo.loss`; they differ in the ratio and in what bounds it.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Aggregation = Literal["token", "sequence", "constant"]
+from agentgym_rl.config import AlgoConfig
+
+from .corrections import row_means
 
 
-def aggregation_weights(
-    episodes: Tensor,  # [N] int64, episode of the token
-    tokens_per_episode: Tensor,  # [E] trained tokens of each episode, all its rows
-    *,
-    aggregation: Aggregation,
-    num_trained_tokens: int,
-    num_episodes: int,
-    max_tokens: int,
-) -> Tensor:
-    """[N] float64: what each token's loss counts, so that losses are only ever summed.
+@dataclass(frozen=True, slots=True, eq=False)
+class LossTokens:
+    """Trained tokens of whole rows; every field is [N]."""
 
-    The counts are those of the whole batch, over all ranks; `num_episodes` counts episodes with
-    a trained token. `token`: 1/tokens. `sequence`: mean over episodes of their token mean.
-    `constant`: 1/(episodes · max_tokens), Dr. GRPO, Liu et al. 2025
-    (https://arxiv.org/abs/2503.20783).
-    """
-    if aggregation == "token":
-        return torch.full(episodes.shape, 1.0 / max(num_trained_tokens, 1), dtype=torch.float64)
-    if aggregation == "sequence":
-        return 1.0 / (tokens_per_episode.double()[episodes] * max(num_episodes, 1))
-    constant = 1.0 / (max(num_episodes, 1) * max_tokens)
-    return torch.full(episodes.shape, constant, dtype=torch.float64)
+    logprobs: Tensor
+    """x: of the policy being optimized, carries the gradient."""
+    anchor: Tensor
+    """Centre of the trust region: proximal log-probs (behavior if naive)."""
+    behavior_logprobs: Tensor
+    """b: of the policy that sampled the token."""
+    behavior_weight: Tensor
+    """w' from `behavior_weights` (ones if naive); 0 where the token is dropped."""
+    advantages: Tensor
+    weights: Tensor
+    """From `aggregation_weights`."""
+    rows: Tensor
+    """int64, row of the token."""
 
 
 class PolicyLoss(NamedTuple):
@@ -40,47 +43,116 @@ class PolicyLoss(NamedTuple):
     loss: Tensor
     """Scalar, carries the gradient."""
     clipped: Tensor
-    """Scalar count of tokens whose ratio is clipped (no gradient flows)."""
+    """Scalar count of tokens whose ratio is bounded."""
     kl: Tensor
     """Scalar sum of k3 estimates, u − 1 − log u, of the anchor against the current policy."""
 
 
-def ppo_loss(
-    logprobs: Tensor,  # [N] of the policy being optimized, carries the gradient
-    anchor_logprobs: Tensor,  # [N] centre of the trust region: proximal (behavior if naive)
-    behavior_weight: Tensor,  # [N] from `behavior_weights` (ones if naive)
-    advantages: Tensor,  # [N]
-    weights: Tensor,  # [N] from `aggregation_weights`
-    *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
-) -> PolicyLoss:
-    """−Σ weights · behavior_weight · min(u·A, clip(u)·A), with u = exp(logprobs − anchor).
+class _Objective(NamedTuple):
+    """Of each token, [N]; tokens that were dropped may hold any finite number."""
 
-    With `dual_clip` c the objective of a negative advantage is at least c·A. Tokens of behavior
-    weight 0 contribute nothing, whatever their log-probs: no NaN comes from them.
+    value: Tensor
+    clipped: Tensor
+    """bool"""
+
+
+def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
+    """The loss `algo.loss` of some tokens.
+
+    Tokens of behavior weight 0 contribute nothing, whatever their log-probs: no NaN comes from
+    them.
+    """
+    live = tokens.behavior_weight != 0
+    log_ratio = torch.where(live, tokens.logprobs - tokens.anchor, 0.0)
+    objective = LOSSES[algo.loss](tokens, log_ratio, algo)
+    gained = torch.where(live, objective.value, 0.0)
+    loss = -(tokens.weights * tokens.behavior_weight * gained).sum()
+    with torch.no_grad():
+        kl = (log_ratio.exp() - 1.0 - log_ratio).sum()
+        return PolicyLoss(loss, (objective.clipped & live).sum(), kl)
+
+
+def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+    """min(u·A, clip(u)·A) with u = exp(x − anchor).
+
+    With `dual_clip` c the objective of a negative advantage is at least c·A.
 
     PPO, Schulman et al. 2017 (https://arxiv.org/abs/1707.06347); decoupled, Hilton et al. 2022
     (https://arxiv.org/abs/2110.00641); dual clip, Ye et al. 2020
     (https://arxiv.org/abs/1912.09729); asymmetric clip, DAPO (https://arxiv.org/abs/2503.14476).
     """
-    live = behavior_weight != 0
-    log_ratio = torch.where(live, logprobs - anchor_logprobs, 0.0)
-    ratio = log_ratio.exp()
-    inside = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return _clipped(log_ratio.exp(), tokens.advantages, algo)
+
+
+def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+    """PPO's objective with one ratio for a row, the geometric mean of its tokens'; of all its
+    trained tokens, also those that are dropped.
+
+    GSPO, Zheng et al. 2025 (https://arxiv.org/abs/2507.18071).
+    """
+    difference = tokens.logprobs - tokens.anchor
+    finite = torch.isfinite(difference.detach())
+    mean = row_means(torch.where(finite, difference, 0.0), tokens.rows, finite)
+    alive = tokens.behavior_weight != 0
+    return _clipped(torch.where(alive, mean, 0.0).exp(), tokens.advantages, algo)
+
+
+def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+    """clip(u)·A·x, the clipped ratio a constant: tokens beyond the bound keep a gradient.
+
+    CISPO, MiniMax 2025 (https://arxiv.org/abs/2506.13585).
+    """
+    ratio = log_ratio.detach().exp()
+    inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
+    return _Objective(inside * tokens.advantages * _finite(tokens), inside != ratio)
+
+
+def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+    """A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
+
+    Williams 1992 (https://doi.org/10.1007/BF00992696).
+    """
+    return _Objective(
+        tokens.advantages * _finite(tokens), torch.zeros_like(log_ratio, dtype=torch.bool)
+    )
+
+
+def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+    """u·A, but nothing for a token whose probability is more than δ from the behavior policy's
+    and which the update would move farther away.
+
+    The distance is |exp(x) − exp(b)|, the token's own part of the total variation: DPPO, Qi et
+    al. 2026 (https://arxiv.org/abs/2602.04879).
+    """
+    now, then = tokens.logprobs.detach().exp(), tokens.behavior_logprobs.exp()
+    away = (now - then) * tokens.advantages > 0
+    stopped = away & ((now - then).abs() > algo.divergence_limit)
+    value = torch.where(stopped, 0.0, log_ratio.exp() * tokens.advantages)
+    return _Objective(value, stopped)
+
+
+LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], _Objective]] = {
+    "ppo": _ppo,
+    "gspo": _gspo,
+    "cispo": _cispo,
+    "reinforce": _reinforce,
+    "dppo": _dppo,
+}
+"""By `algo.loss`."""
+
+
+def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> _Objective:
+    inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
     objective = torch.minimum(ratio * advantages, inside * advantages)
     clipped = inside * advantages < ratio * advantages
-    if dual_clip is not None:
-        floor = dual_clip * advantages
+    if algo.dual_clip is not None:
+        floor = algo.dual_clip * advantages
         bounded = (advantages < 0) & (objective < floor)
         objective = torch.where(bounded, floor, objective)
         clipped = clipped | bounded
-    loss = -(weights * behavior_weight * objective).sum()
-    with torch.no_grad():
-        kl = (ratio - 1.0 - log_ratio).sum()
-        return PolicyLoss(loss, (clipped & live).sum(), kl)
+    return _Objective(objective, clipped)
 
 
-LOSSES = {"ppo": ppo_loss}
-"""By `algo.loss`."""
+def _finite(tokens: LossTokens) -> Tensor:
+    """x, and 0 where the token is dropped: it may be −∞ there."""
+    return torch.where(tokens.behavior_weight != 0, tokens.logprobs, 0.0)

@@ -19,7 +19,9 @@ from .algo import (
     AlgoConfig,
     ClampCorrection,
     Correction,
+    KlConfig,
     MaskCorrection,
+    RewardConfig,
     SequenceMaskCorrection,
 )
 from .engine import (
@@ -32,17 +34,17 @@ from .engine import (
     VllmEngineConfig,
 )
 from .eval import EvalConfig
-from .file import load, section_types
+from .file import load, preset_names, section_types
 from .section import Section
 
 __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig", "EvalConfig",
-    "GatewayConfig", "LiteLLMEngineConfig", "LoggingConfig", "MaskCorrection", "ModelConfig",
-    "OpenAIEngineConfig", "OwnEngineConfig", "RolloutConfig", "SandboxConfig", "Section",
-    "SequenceMaskCorrection", "TrainerConfig", "VerifierConfig", "VllmEngineConfig",
-    "WeightsConfig",
-    "dump_toml", "load_config", "section_types",
+    "GatewayConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig", "MaskCorrection",
+    "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig", "RolloutConfig",
+    "SandboxConfig", "Section", "SequenceMaskCorrection", "TrainerConfig", "VerifierConfig",
+    "VllmEngineConfig", "WeightsConfig",
+    "dump_toml", "load_config", "preset_names", "section_types",
 ]  # fmt: skip
 
 
@@ -287,6 +289,8 @@ class LoggingConfig(Section):
 class Config(Section):
     """A whole run."""
 
+    preset: str = ""
+    """A published recipe whose values these are on top of: a name of agentgym_rl/presets."""
     seed: int = Field(default=1, ge=0)
     """Of tasks and sampling."""
     steps: int = Field(default=40, ge=1)
@@ -357,7 +361,8 @@ class Config(Section):
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:
-    """The configuration of a TOML file with dotted `overrides` on top.
+    """The configuration of a TOML file with dotted `overrides` on top, both on top of the preset
+    that either of them names.
 
     Args:
         path: A TOML file, or None for the defaults.

@@ -48,26 +48,89 @@ Correction = Annotated[
 ]
 
 
+class KlConfig(Section):
+    """`algo.kl`: staying close to a frozen reference model."""
+
+    coef: float = Field(default=0.0, ge=0)
+    """What a nat of divergence costs; 0: no reference model is loaded."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of the divergence from one sampled token: −log r, ½(log r)², r − log r − 1. In the loss, k1
+    has a gradient of mean 0 unless `on_policy`."""
+    placement: Literal["loss", "reward"] = "loss"
+    """A term of the loss, or a reward of each token that later tokens of its row count into."""
+    on_policy: bool = False
+    """In the loss: weighted by exp(current − behavior), with that weight's gradient."""
+    reference: str = ""
+    """"initial": the model the run begins with; or a model folder or Hugging Face id."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KlConfig:
+        if self.coef and not self.reference:
+            raise ValueError(
+                f"coef {self.coef} without a reference model has nothing to stay close to; set "
+                'reference to "initial" (the model the run begins with) or to a model'
+            )
+        if self.on_policy and self.placement == "reward":
+            raise ValueError("on_policy is about the loss; a reward has no gradient")
+        return self
+
+
+class RewardConfig(Section):
+    """`algo.reward`: rewards as the advantages see them; in this order."""
+
+    overlong_penalty: float = Field(default=0.0, ge=0)
+    """Taken from the reward of an episode as long as `overlong_limit` or longer."""
+    overlong_limit: int | None = Field(default=None, ge=1)
+    """Trained tokens of an episode (default: `algo.max_tokens`)."""
+    overlong_buffer: int | None = Field(default=None, ge=1)
+    """Tokens before the limit over which the penalty rises from 0 (default: a fifth of it)."""
+    bias: float = 0.0
+    """Added; then the sum is multiplied by `scale`."""
+    scale: float = 1.0
+    clip: float | None = Field(default=None, gt=0)
+    """Bound on the magnitude."""
+    normalize: bool = False
+    """Take out the batch's mean and deviation."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RewardConfig:
+        limit, buffer = self.overlong_limit, self.overlong_buffer
+        if limit and buffer and buffer > limit:
+            raise ValueError(f"overlong_buffer {buffer} exceeds overlong_limit {limit}")
+        if self.scale == 0:
+            raise ValueError("scale 0 makes all rewards alike: nothing would be learned")
+        return self
+
+
+Loss = Literal["ppo", "gspo", "cispo", "reinforce", "dppo"]
+
+
 class AlgoConfig(Section):
     """The objective (formulas and sources: agentgym_rl/algo)."""
 
-    loss: Literal["ppo"] = "ppo"
+    loss: Loss = "ppo"
+    """The clipped surrogate; with one ratio a row; with a constant ratio and log-probs; no ratio
+    at all; or PPO's ratio with tokens that stray from the behavior policy left out."""
     naive: bool = False
     """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     clip_high: float = Field(default=0.2, gt=0)
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bound c on the objective of negative advantages; None is off."""
+    """Bound c on the objective of negative advantages (ppo, gspo); None is off."""
+    divergence_limit: float = Field(default=0.2, gt=0, le=1)
+    """δ of dppo: how far a token's probability may be from the behavior policy's."""
     behavior_correction: Correction = MaskCorrection()
     aggregation: Literal["token", "sequence", "constant"] = "token"
     max_tokens: int = Field(default=192, ge=1)
-    """The constant of `constant` aggregation: nominal trained tokens of an episode."""
+    """Nominal trained tokens of an episode: the constant of `constant` aggregation."""
     baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
     scale: Literal["none", "group_std", "batch_std"] = "group_std"
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """γ: a turn's reward counts γ^d for the turn d turns before it in the same conversation."""
     shuffle_advantages: bool = False
     """Negative control: permute advantages over the batch; reward must then not rise."""
+    kl: KlConfig = KlConfig()
+    reward: RewardConfig = RewardConfig()
 
     @field_validator("behavior_correction", mode="before")
     @classmethod
@@ -79,4 +142,15 @@ class AlgoConfig(Section):
     def _consistent(self) -> AlgoConfig:
         if self.baseline == "none" and self.scale == "group_std":
             raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
+        if self.dual_clip is not None and self.loss not in ("ppo", "gspo"):
+            raise ValueError(
+                f"dual_clip {self.dual_clip} does nothing with loss {self.loss!r}: leave it out, "
+                "or use ppo or gspo"
+            )
+        limit = self.reward.overlong_limit or self.max_tokens
+        if (self.reward.overlong_buffer or 0) > limit:
+            raise ValueError(
+                f"reward.overlong_buffer {self.reward.overlong_buffer} exceeds max_tokens {limit}, "
+                "the limit where reward.overlong_limit is not set"
+            )
         return self

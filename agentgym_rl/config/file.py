@@ -17,19 +17,20 @@ from .section import SECRET
 
 M = TypeVar("M", bound=BaseModel)
 
+PRESETS = Path(__file__).parents[1] / "presets"
+"""Files of values known by name, one published recipe each."""
+
 
 def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
     """`model` from a TOML file with dotted `overrides` on top (see `config.load_config`).
 
     Raises:
-        ConfigError: a file that cannot be read, an unknown key, or a bad value.
+        ConfigError: a file that cannot be read, an unknown preset or key, or a bad value.
     """
-    values: dict[str, Any] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"cannot read configuration {path}: {error}") from error
+    values = _read(path) if path is not None else {}
+    preset = overrides.get("preset", values.get("preset", ""))
+    if preset and "preset" in model.model_fields:
+        values = _on_top(_read(_preset_file(str(preset))), values)
     _switch_types(model, values, overrides)
     for key, value in overrides.items():
         keys = key.split(".")
@@ -39,6 +40,39 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_explain(model, error)) from error
+
+
+def preset_names() -> list[str]:
+    """The sets of values that `preset` may name."""
+    return sorted(file.stem for file in PRESETS.glob("*.toml"))
+
+
+def _preset_file(name: str) -> Path:
+    names = preset_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(names)}"
+        raise ConfigError(f"preset: no preset {name!r}; {hint}")
+    return PRESETS / f"{name}.toml"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read configuration {path}: {error}") from error
+
+
+def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merged key by key; of a section that names another `type`, nothing is left below."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        both = isinstance(value, dict) and isinstance(under, dict)
+        if both and value.get("type", under.get("type")) == under.get("type"):
+            value = _on_top(under, value)
+        merged[key] = value
+    return merged
 
 
 def _switch_types(

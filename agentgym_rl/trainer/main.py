@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
+from agentgym_rl.model import resolve_model
 
 from .checkpoint import config_hash, save_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
@@ -109,6 +110,7 @@ class _Trainer:
             trainer=config.trainer,
             num_steps=config.steps,
             seed=config.seed,
+            reference=_reference(config, world, model_dir),
         )
 
     def run(self) -> None:
@@ -201,6 +203,15 @@ class _Trainer:
                 keep=config.trainer.keep_checkpoints,
             )
         return str(path)
+
+
+def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:
+    """The frozen model that `algo.kl` stays close to; None if nothing does."""
+    kl = config.algo.kl
+    if not kl.coef:
+        return None
+    folder = model_dir if kl.reference == "initial" else resolve_model(kl.reference)
+    return Policy.load(folder, world, compute_dtype=config.own_engine.dtype, frozen=True)
 
 
 @contextmanager

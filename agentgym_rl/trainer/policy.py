@@ -47,8 +47,9 @@ class Policy:
         *,
         compute_dtype: Literal["float32", "bfloat16"] = "float32",
         master_dtype: torch.dtype = torch.float32,
+        frozen: bool = False,
     ) -> Policy:
-        """The model in `model_dir`, as transformers saves it.
+        """The model in `model_dir`, as transformers saves it; a `frozen` one never trains.
 
         `compute_dtype` bfloat16 computes forward and backward in bfloat16 and reduces gradients
         in float32 (experimental: not measured yet).
@@ -63,7 +64,7 @@ class Policy:
             )
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             raise TrainerError(f"cannot load the model in {model_dir}: {error}") from error
-        return cls(model, world, compute_dtype=compute_dtype)
+        return cls(model.requires_grad_(not frozen), world, compute_dtype=compute_dtype)
 
     def logprobs(self, packed: PackedRows) -> Tensor:
         """[N] log-probs of the packed trained tokens at the temperatures they were sampled at.

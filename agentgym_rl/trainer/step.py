@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.algo.advantages import episode_advantages, shuffled, token_advantages
+from agentgym_rl.algo.aggregation import aggregation_weights
 from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
-from agentgym_rl.algo.losses import LOSSES, aggregation_weights
+from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
+from agentgym_rl.algo.losses import LossTokens, policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
+from agentgym_rl.algo.shaping import shaped_rewards
 from agentgym_rl.algo.tally import Tally
 from agentgym_rl.batch import BatchShard
 from agentgym_rl.config import AlgoConfig, TrainerConfig
+from agentgym_rl.errors import TrainerError
 
 from .optim import clip_gradients, learning_rate, set_learning_rate
 from .phases import Phases
@@ -33,10 +37,28 @@ class Objective:
 
     anchor: Tensor
     """Log-probs the ratio is taken against."""
+    behavior_logprobs: Tensor
     behavior: BehaviorWeights
     advantages: Tensor
     weights: Tensor
     """Of the aggregation, times the number of minibatches."""
+    rows: Tensor
+    """int64"""
+    reference: Tensor | None
+    """Log-probs of the reference model, where the loss has a KL term."""
+
+    def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
+        """Some of the tokens, with their current log-probs, on the device of those."""
+        device = logprobs.device
+        return LossTokens(
+            logprobs=logprobs,
+            anchor=self.anchor[index].to(device),
+            behavior_logprobs=self.behavior_logprobs[index].to(device),
+            behavior_weight=self.behavior.weight[index].to(device),
+            advantages=self.advantages[index].to(device),
+            weights=self.weights[index].to(device),
+            rows=self.rows[index].to(device),
+        )
 
 
 class Stepper:
@@ -51,7 +73,22 @@ class Stepper:
         trainer: TrainerConfig,
         num_steps: int,
         seed: int,
+        reference: Policy | None = None,
     ):
+        """`reference` is the frozen model that `algo.kl` stays close to.
+
+        Raises:
+            TrainerError: `algo.kl` needs a reference and there is none, or its vocabulary is not
+                the policy's.
+        """
+        if algo.kl.coef and reference is None:
+            raise TrainerError(f"algo.kl.coef is {algo.kl.coef}, and no reference model was given")
+        if reference is not None and reference.vocab_size != policy.vocab_size:
+            raise TrainerError(
+                f"the reference model has {reference.vocab_size} tokens, the policy "
+                f"{policy.vocab_size}: algo.kl.reference has to be a model of the same tokenizer"
+            )
+        self._reference = reference
         self.policy = policy
         self.optimizer = optimizer
         self._algo = algo
@@ -70,13 +107,14 @@ class Stepper:
         """
         tally = Tally()
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
-        advantages = self._advantages(shard, tokens)
         with phases.phase("proximal"):
-            proximal = self._proximal(tokens)
+            proximal = self._frozen_logprobs(self.policy, tokens)
         tally_mismatch(
             tally, proximal, tokens.behavior_logprobs, tokens.staleness, tokens.spans_versions
         )
-        objective = self._objective(shard, tokens, advantages, proximal)
+        reference = self._reference_logprobs(tokens, proximal, tally, phases)
+        advantages = self._advantages(shard, tokens, proximal, reference)
+        objective = self._objective(shard, tokens, advantages, proximal, reference)
         tally_weights(tally, objective.behavior)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
@@ -84,41 +122,63 @@ class Stepper:
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
 
-    def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
+    def _advantages(
+        self, shard: BatchShard, tokens: ShardTokens, proximal: Tensor, reference: Tensor | None
+    ) -> Tensor:
         """[N] of this rank's trained tokens, times the weights of their episodes' tasks."""
+        algo = self._algo
         advantages = episode_advantages(
-            shard.rewards,
+            shaped_rewards(shard.rewards, shard.lengths, algo),
             shard.group_ids,
-            baseline=self._algo.baseline,
-            scale=self._algo.scale,
+            baseline=algo.baseline,
+            scale=algo.scale,
         )
-        if self._algo.shuffle_advantages:  # then nothing may tell a good turn from a bad one
+        if algo.shuffle_advantages:  # then nothing may tell a good turn from a bad one
             advantages = shuffled(advantages, seed=self._seed, step=shard.step)[tokens.episodes]
         else:
             advantages = token_advantages(advantages, tokens.episodes, tokens.turn_returns)
         if shard.weights:
             weights = torch.tensor(shard.weights, dtype=advantages.dtype)
             advantages = advantages * weights[tokens.episodes]
+        if reference is not None and algo.kl.placement == "reward":
+            advantages = advantages + kl_to_come(proximal, reference, tokens.row_index, algo.kl)
         return advantages
 
+    def _reference_logprobs(
+        self, tokens: ShardTokens, proximal: Tensor, tally: Tally, phases: Phases
+    ) -> Tensor | None:
+        """[N] under the reference model; None if there is none to stay close to."""
+        if self._reference is None or not self._algo.kl.coef:
+            return None
+        with phases.phase("reference"):
+            reference = self._frozen_logprobs(self._reference, tokens)
+        estimates = kl_estimates(proximal, reference, self._algo.kl.estimator)
+        tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
+        return reference
+
     @torch.no_grad()
-    def _proximal(self, tokens: ShardTokens) -> Tensor:
-        """[N] log-probs under the parameters this batch begins with, of every trained token."""
+    def _frozen_logprobs(self, policy: Policy, tokens: ShardTokens) -> Tensor:
+        """[N] log-probs of every trained token under what `policy` is now; collective."""
         budget = self._trainer.max_tokens_per_microbatch
         batches = tokens.micro_batches(range(len(tokens.rows)), budget)
-        (rounds,) = self.policy.world.maxima([len(batches)])
+        (rounds,) = policy.world.maxima([len(batches)])
         result = torch.empty(len(tokens.episodes), dtype=torch.float32)
         for turn in range(rounds):
             if turn < len(batches):
-                logprobs = self.policy.logprobs(batches[turn].packed).cpu()
+                logprobs = policy.logprobs(batches[turn].packed).cpu()
                 result = result.to(logprobs.dtype)
                 result[batches[turn].index] = logprobs
             else:
-                self.policy.idle()
+                policy.idle()
         return result
 
     def _objective(
-        self, shard: BatchShard, tokens: ShardTokens, advantages: Tensor, proximal: Tensor
+        self,
+        shard: BatchShard,
+        tokens: ShardTokens,
+        advantages: Tensor,
+        proximal: Tensor,
+        reference: Tensor | None,
     ) -> Objective:
         algo, behavior = self._algo, tokens.behavior_logprobs
         if algo.naive:
@@ -138,9 +198,12 @@ class Stepper:
         )
         return Objective(
             anchor=behavior if algo.naive else proximal,
+            behavior_logprobs=behavior,
             behavior=corrected,
             advantages=advantages,
             weights=weights * len(shard.minibatches),
+            rows=tokens.row_index,
+            reference=reference if algo.kl.placement == "loss" else None,
         )
 
     def _minibatches(
@@ -153,7 +216,12 @@ class Stepper:
         starts = tokens.starts
         plans = [
             tokens.micro_batches(
-                [r for r in rows if objective.advantages[starts[r] : starts[r + 1]].any()],
+                [
+                    r
+                    for r in rows
+                    if objective.reference is not None
+                    or objective.advantages[starts[r] : starts[r + 1]].any()
+                ],
                 self._trainer.max_tokens_per_microbatch,
             )
             for rows in tokens.minibatches
@@ -193,17 +261,13 @@ class Stepper:
 
     def _loss(self, batch: MicroBatch, objective: Objective, tally: Tally) -> Tensor:
         logprobs = self.policy.logprobs(batch.packed)
-        index, device = batch.index, logprobs.device
-        result = LOSSES[self._algo.loss](
-            logprobs,
-            objective.anchor[index].to(device),
-            objective.behavior.weight[index].to(device),
-            objective.advantages[index].to(device),
-            objective.weights[index].to(device),
-            clip_low=self._algo.clip_low,
-            clip_high=self._algo.clip_high,
-            dual_clip=self._algo.dual_clip,
+        tokens = objective.of(batch.index, logprobs)
+        result = policy_loss(tokens, self._algo)
+        tally.mean("policy/clip_fraction", float(result.clipped), len(batch.index))
+        tally.mean("policy/approx_kl", float(result.kl), len(batch.index))
+        if objective.reference is None:
+            return result.loss
+        reference = objective.reference[batch.index].to(logprobs.device)
+        return result.loss + kl_loss(
+            logprobs, reference, tokens.behavior_logprobs, tokens.weights, self._algo.kl
         )
-        tally.mean("policy/clip_fraction", float(result.clipped), len(index))
-        tally.mean("policy/approx_kl", float(result.kl), len(index))
-        return result.loss

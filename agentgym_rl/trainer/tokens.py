@@ -135,6 +135,8 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
         raise TrainerError(
             f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes"
         )
+    if shard.lengths and len(shard.lengths) != num_episodes:
+        raise TrainerError(f"{num_episodes} rewards but {len(shard.lengths)} lengths of episodes")
     if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in shard.turn_returns):
         raise TrainerError(f"batch {shard.step} has a turn's return that is not finite")
     for item in (item for part in shard.minibatches for item in part):

@@ -25,6 +25,12 @@ def tiny_model(tmp_path_factory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory) -> Path:
+    """Of the same vocabulary, with other weights: a reference."""
+    return save_tiny_model(tmp_path_factory.mktemp("other"), seed=1)
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     """A world of one rank."""

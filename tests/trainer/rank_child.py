@@ -9,7 +9,13 @@ from pathlib import Path
 import torch
 from trainer_samples import make_items, make_shards
 
-from agentgym_rl.config import AlgoConfig, ClampCorrection, TrainerConfig
+from agentgym_rl.config import (
+    AlgoConfig,
+    ClampCorrection,
+    TrainerConfig,
+    load_config,
+    preset_names,
+)
 from agentgym_rl.trainer.checkpoint import save_checkpoint
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
@@ -21,15 +27,20 @@ NUM_STEPS = 3
 TRAINER = TrainerConfig(learning_rate=1e-3, num_minibatches=2, max_tokens_per_microbatch=48)
 
 
-def make_stepper(model_dir: Path, world: World) -> Stepper:
+ALGO = AlgoConfig(aggregation="sequence", behavior_correction=ClampCorrection())
+
+
+def make_stepper(model_dir: Path, world: World, algo: AlgoConfig = ALGO) -> Stepper:
     policy = Policy.load(model_dir, world, master_dtype=torch.float64)
+    reference = Policy.load(model_dir, world, master_dtype=torch.float64, frozen=True)
     return Stepper(
         policy,
         make_optimizer(policy.model.parameters(), TRAINER),
-        algo=AlgoConfig(aggregation="sequence", behavior_correction=ClampCorrection()),
+        algo=algo,
         trainer=TRAINER,
         num_steps=NUM_STEPS + 1,
         seed=1,
+        reference=reference if algo.kl.coef else None,
     )
 
 
@@ -38,6 +49,12 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
     world = stepper.policy.world
     shards = make_shards(*make_items(num_groups=3, step=step), step=step, num_ranks=world.size)
     return stepper.train(shards[world.rank], Phases())
+
+
+def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
+    """Two steps of a preset: in the second, policy and reference differ."""
+    stepper = make_stepper(model_dir, world, load_config(None, {"preset": name}).algo)
+    return [train(stepper, step) for step in range(2)]
 
 
 def main(model_dir: Path, out: Path, rank: int) -> None:
@@ -55,6 +72,8 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
         )
         state = stepper.policy.full_state()
         (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+        presets = {name: train_preset(model_dir, world, name) for name in preset_names()}
+        (out / f"presets-{rank}.json").write_text(json.dumps(presets))
         if rank == 0:
             torch.save(state, out / "state.pt")
         assert bool(state) == (rank == 0)

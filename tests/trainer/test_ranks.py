@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_child import NUM_STEPS, make_stepper, train
+from rank_child import NUM_STEPS, make_stepper, train, train_preset
 
+from agentgym_rl.config import preset_names
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 
@@ -45,6 +46,16 @@ def test_two_ranks_equal_one(tiny_model, two_ranks, world):
     state = torch.load(two_ranks / "state.pt")
     for name, tensor in stepper.policy.full_state().items():
         torch.testing.assert_close(state[name], tensor, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", preset_names())
+def test_two_ranks_equal_one_with_any_preset(tiny_model, two_ranks, world, name):
+    expected = train_preset(tiny_model, world, name)
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"presets-{rank}.json").read_text())[name]
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from trainer_samples import VOCAB, make_items, make_row, make_shards, replaced, with_behavior
+from trainer_samples import (
+    VOCAB,
+    make_items,
+    make_row,
+    make_shards,
+    replaced,
+    save_tiny_model,
+    with_behavior,
+)
 
 from agentgym_rl.algo.advantages import episode_advantages
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.batch import BatchRow, BatchShard
-from agentgym_rl.config import AlgoConfig, ClampCorrection, TrainerConfig
+from agentgym_rl.config import (
+    AlgoConfig,
+    ClampCorrection,
+    KlConfig,
+    RewardConfig,
+    TrainerConfig,
+    load_config,
+    preset_names,
+)
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
 
-SPLITS = {
+SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},
     "two or three micro-batches": {"max_tokens_per_microbatch": 80},
     "all packed": {"max_tokens_per_microbatch": 4096},
@@ -27,13 +45,31 @@ SPLITS = {
 
 
 def make_stepper(
-    model_dir, world, *, algo: AlgoConfig | None = None, dtype=torch.float64, **trainer
+    model_dir,
+    world,
+    *,
+    algo: AlgoConfig | None = None,
+    dtype: torch.dtype = torch.float64,
+    reference_dir: Path | None = None,
+    **trainer: Any,
 ) -> Stepper:
     config = TrainerConfig(**{"learning_rate": 1e-3, "num_minibatches": 2, **trainer})
     policy = Policy.load(model_dir, world, master_dtype=dtype)
     optimizer = make_optimizer(policy.model.parameters(), config)
-    algo = algo or AlgoConfig(behavior_correction=ClampCorrection())
-    return Stepper(policy, optimizer, algo=algo, trainer=config, num_steps=4, seed=1)
+    reference = (
+        Policy.load(reference_dir, world, master_dtype=dtype, frozen=True)
+        if reference_dir
+        else None
+    )
+    return Stepper(
+        policy,
+        optimizer,
+        algo=algo or AlgoConfig(behavior_correction=ClampCorrection()),
+        trainer=config,
+        num_steps=4,
+        seed=1,
+        reference=reference,
+    )
 
 
 def weights_of(stepper: Stepper) -> torch.Tensor:
@@ -67,6 +103,92 @@ def test_micro_batches_do_not_matter(tiny_model, world, aggregation):
         assert loss == pytest.approx(found[0][0], abs=1e-9)
         torch.testing.assert_close(gradient, found[0][1], rtol=0, atol=1e-9)
     assert found[0][1].abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_micro_batches_do_not_matter_to_any_preset(tiny_model, other_model, world, name):
+    algo = load_config(None, {"preset": name}).algo
+    (shard,) = make_shards(*make_items(), num_minibatches=1)
+    found = [
+        gradient_of(
+            make_stepper(
+                tiny_model,
+                world,
+                algo=algo,
+                reference_dir=other_model if algo.kl.coef else None,
+                max_grad_norm=1e9,
+                **split,
+            ),
+            shard,
+        )
+        for split in SPLITS.values()
+    ]
+    for loss, gradient in found[1:]:
+        assert loss == pytest.approx(found[0][0], abs=1e-9)
+        torch.testing.assert_close(gradient, found[0][1], rtol=0, atol=1e-9)
+    assert found[0][1].abs().max() > 1e-5
+
+
+def reference_stepper(tiny_model, other_model, world, **kl) -> Stepper:
+    algo = AlgoConfig(kl=KlConfig(**{"coef": 0.5, "reference": "initial", **kl}))
+    return make_stepper(tiny_model, world, algo=algo, reference_dir=other_model, max_grad_norm=1e9)
+
+
+def test_a_reference_pulls_without_any_reward(tiny_model, other_model, world):
+    """Where no advantage is, the gradient is that of the KL term alone."""
+    items, _, groups = make_items()
+    (shard,) = make_shards(items, [1.0] * len(groups), groups, num_minibatches=1)
+    stepper = reference_stepper(tiny_model, other_model, world)
+    loss, gradient = gradient_of(stepper, shard)
+    policy = make_stepper(tiny_model, world).policy
+    reference = Policy.load(other_model, world, master_dtype=torch.float64)
+    expected = torch.zeros((), dtype=torch.float64)
+    for item in items:
+        x = policy.logprobs(pack_rows([item.row]))
+        log_ratio = reference.logprobs(pack_rows([item.row])).detach() - x
+        expected = expected + (log_ratio.exp() - log_ratio - 1).sum()
+    expected = 0.5 * expected / shard.num_trained_tokens
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-9)
+    grads = torch.cat([p.grad.full_tensor().flatten() for p in policy.model.parameters()])
+    torch.testing.assert_close(gradient, grads, rtol=0, atol=1e-9)
+
+
+def test_a_reference_as_a_reward_moves_advantages(tiny_model, other_model, world):
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, [1.0] * len(rewards), groups, num_minibatches=1)
+    stepper = reference_stepper(tiny_model, other_model, world, placement="reward", estimator="k1")
+    phases = Phases()
+    before = weights_of(stepper)
+    metrics = stepper.train(shard, phases)
+    assert metrics["policy/kl_reference"] != 0
+    assert not torch.equal(weights_of(stepper), before)
+    assert "reference" in [name for name, _, _ in phases.intervals]
+
+
+def test_a_reference_that_is_the_policy_costs_nothing_at_first(tiny_model, world):
+    stepper = reference_stepper(tiny_model, tiny_model, world)
+    metrics = stepper.train(make_shards(*make_items())[0], Phases())
+    assert metrics["policy/kl_reference"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_missing_or_foreign_reference_is_refused(tiny_model, world, tmp_path):
+    with pytest.raises(TrainerError, match="no reference model was given"):
+        make_stepper(tiny_model, world, algo=AlgoConfig(kl=KlConfig(coef=1, reference="initial")))
+    foreign = save_tiny_model(tmp_path / "foreign", vocab=VOCAB + 1)
+    with pytest.raises(TrainerError, match="41 tokens, the policy 40"):
+        reference_stepper(tiny_model, foreign, world)
+
+
+def test_long_episodes_are_paid_less(tiny_model, world):
+    items, rewards, groups = make_items()
+    (shard,) = make_shards(items, rewards, groups, num_minibatches=1)
+    algo = AlgoConfig(reward=RewardConfig(overlong_penalty=1, overlong_limit=20))
+    plain, penalized = (
+        gradient_of(make_stepper(tiny_model, world, algo=a, max_grad_norm=1e9), shard)[1]
+        for a in (AlgoConfig(), algo)
+    )
+    assert not torch.allclose(plain, penalized)
 
 
 def test_the_gradient_is_that_of_the_formula(tiny_model, world):

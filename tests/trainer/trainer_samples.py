@@ -14,11 +14,11 @@ from agentgym_rl.trajectory import NOT_SAMPLED, Row
 VOCAB = 40
 
 
-def save_tiny_model(folder: Path, *, tied: bool = True) -> Path:
+def save_tiny_model(folder: Path, *, tied: bool = True, seed: int = 0, vocab: int = VOCAB) -> Path:
     """A random Qwen3 of two layers, large enough in scale for its log-probs to differ."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=VOCAB,
+        vocab_size=vocab,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -114,6 +114,9 @@ def make_shards(
         rank = names.index(groups[item.episode]) % num_ranks
         parts[rank][item.episode % num_minibatches].append(item)
     trained = [item for item in items if item.row.num_trained]
+    lengths = [0] * len(rewards)
+    for item in items:
+        lengths[item.episode] += item.row.num_trained
     return [
         BatchShard(
             step=step,
@@ -122,6 +125,7 @@ def make_shards(
             num_trained_tokens=sum(item.row.num_trained for item in trained),
             num_episodes=len({item.episode for item in trained}),
             minibatches=minibatches,
+            lengths=lengths,
         )
         for minibatches in parts
     ]

@@ -1,0 +1,112 @@
+"""What every policy loss keeps to; values are in test_losses_golden.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
+from agentgym_rl.config import AlgoConfig
+from agentgym_rl.config.algo import Loss
+
+ROWS = torch.tensor([0, 0, 1])
+ADVANTAGES = torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64)
+
+
+def loss_of(name: Loss, logprobs: Tensor, anchor: Tensor, weight: Tensor, **algo) -> PolicyLoss:
+    tokens = LossTokens(
+        logprobs=logprobs,
+        anchor=anchor,
+        behavior_logprobs=anchor,
+        behavior_weight=weight,
+        advantages=ADVANTAGES[: len(logprobs)],
+        weights=torch.ones_like(weight),
+        rows=ROWS[: len(logprobs)],
+    )
+    return policy_loss(tokens, AlgoConfig(loss=name, **algo))
+
+
+def fresh(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e4])
+def test_a_dropped_token_poisons_nothing(name, bad):
+    x = fresh(-1.0, -1.5, -2.0)
+    anchor = torch.tensor([-1.1, bad, -2.1], dtype=torch.float64)
+    weight = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    found = loss_of(name, x, anchor, weight)
+    found.loss.backward()
+    assert found.loss.isfinite()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    if name != "gspo" or abs(bad) > 1e4:  # a row's ratio is that of all its tokens
+        assert x.grad[1] == 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_on_policy_every_loss_is_the_policy_gradient(name):
+    x = fresh(-1.0, -2.0, -0.5)
+    found = loss_of(name, x, x.detach(), torch.ones(3, dtype=torch.float64))
+    assert (found.clipped.item(), found.kl.item()) == (0, 0)
+    found.loss.backward()
+    torch.testing.assert_close(x.grad, -ADVANTAGES)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_tokens_are_no_trouble(name):
+    none = torch.zeros(0, dtype=torch.float64)
+    assert loss_of(name, none, none, none).loss.item() == 0
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+def test_no_tokens_have_no_weights(aggregation):
+    weights = aggregation_weights(
+        torch.zeros(0, dtype=torch.int64),
+        torch.zeros(3, dtype=torch.int64),
+        aggregation=aggregation,
+        num_trained_tokens=0,
+        num_episodes=0,
+        max_tokens=8,
+    )
+    assert len(weights) == 0
+
+
+def gradients(name: Loss, moved: float, **algo) -> list[float]:
+    """Of three tokens whose log-probs have all moved by the same."""
+    anchor = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
+    x = (anchor + moved).requires_grad_()
+    loss_of(name, x, anchor, torch.ones(3, dtype=torch.float64), **algo).loss.backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def test_where_gradients_stop():
+    """Up by 0.4 is beyond both bounds: good tokens (A = 1) have gained enough, the bad one
+    (A = -2) has not lost enough."""
+    ratio = torch.tensor(0.4).double().exp().item()
+    assert gradients("ppo", 0.4) == pytest.approx([0, 0, 2 * ratio])
+    assert gradients("gspo", 0.4) == pytest.approx([0, 0, 2 * ratio])
+    assert gradients("cispo", 0.4) == pytest.approx([-1.2, -1.2, 2.4])
+    assert gradients("reinforce", 0.4) == pytest.approx([-1, -1, 2])
+    assert gradients("ppo", -0.4) == pytest.approx([-1 / ratio, -1 / ratio, 0])
+
+
+def test_dppo_stops_what_strays_in_probability_and_nothing_else():
+    """exp(-1) and exp(-0.5) move by more than 0.1 when raised by 0.3; exp(-2) by 0.05."""
+    ratio = torch.tensor(0.3).double().exp().item()
+    found = gradients("dppo", 0.3, divergence_limit=0.1)
+    assert found == pytest.approx([0, -ratio, 2 * ratio])  # the bad token comes back
+
+
+def test_one_ratio_for_a_row():
+    anchor = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    x = (anchor + torch.tensor([0.5, -0.5])).requires_grad_()
+    found = loss_of("gspo", x, anchor, torch.ones(2, dtype=torch.float64))
+    found.loss.backward()
+    assert found.loss.item() == pytest.approx(-2)
+    assert x.grad is not None
+    assert x.grad.tolist() == pytest.approx([-1, -1])

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from agentgym_rl.algo.shaping import overlong, shaped_rewards
+from agentgym_rl.config import AlgoConfig, RewardConfig
+
+
+def shaped(rewards: list[float], lengths: list[int] | None = None, **reward) -> list[float]:
+    algo = AlgoConfig(max_tokens=100, reward=RewardConfig(**reward))
+    return shaped_rewards(rewards, lengths or [0] * len(rewards), algo).tolist()
+
+
+def test_as_they_are_by_default():
+    assert shaped([0.0, 1.0, -3.5], [10, 1000, 5]) == [0, 1, -3.5]
+
+
+def test_the_penalty_rises_over_the_buffer_and_stays():
+    found = overlong([10, 80, 85, 90, 100, 500], limit=100, buffer=20)
+    assert found.tolist() == [0, 0, 0.25, 0.5, 1, 1]
+
+
+def test_limit_and_buffer_by_default_are_the_nominal_length_and_a_fifth_of_it():
+    assert shaped([1, 1, 1], [80, 90, 100], overlong_penalty=2) == [1, 0, -1]
+    assert shaped([1], [55], overlong_penalty=1, overlong_limit=60, overlong_buffer=10) == [0.5]
+
+
+def test_the_order():
+    """(0 - 1 + 0.5) * 10 = -5, clipped to -4; (1 + 0.5) * 10 = 15, clipped to 4."""
+    found = shaped(
+        [0, 1], [100, 0], overlong_penalty=1, bias=0.5, scale=10, clip=4, normalize=False
+    )
+    assert found == [-4, 4]
+    normal = shaped(
+        [0, 1], [100, 0], overlong_penalty=1, bias=0.5, scale=10, clip=4, normalize=True
+    )
+    assert normal == pytest.approx([-(2**-0.5), 2**-0.5], abs=1e-5)
+
+
+def test_alike_or_alone_normalizes_to_nothing():
+    assert shaped([3.0, 3.0], normalize=True) == [0, 0]
+    assert shaped([3.0], normalize=True) == [0]
+    assert shaped([], normalize=True) == []

@@ -1,0 +1,86 @@
+"""Published recipes by name: they load, they say what they are, and what is on top of them wins."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from agentgym_rl.config import Config, dump_toml, load_config, preset_names
+from agentgym_rl.config.file import PRESETS
+from agentgym_rl.errors import ConfigError
+
+NAMES = ["areal-paper", "cispo", "dapo", "dr-grpo", "gspo", "grpo", "reinforce++", "rloo"]
+
+
+def test_these_are_all():
+    assert preset_names() == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_what_its_file_says_and_no_more(name):
+    config = load_config(None, {"preset": name})
+    said = tomllib.loads((PRESETS / f"{name}.toml").read_text())
+    found, default = config.model_dump(), Config().model_dump()
+    differing = different(found, default)
+    assert differing <= {*leaves(said), "preset"}
+    assert all(value_at(found, key) == value for key, value in leaves(said).items())
+    assert "https://arxiv.org/abs/" in (PRESETS / f"{name}.toml").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_resolved_file_is_the_same_run(name, tmp_path):
+    config = load_config(None, {"preset": name})
+    file = tmp_path / "config.toml"
+    file.write_text(dump_toml(config))
+    assert load_config(file) == config
+
+
+def test_no_two_are_the_same():
+    presets = [
+        load_config(None, {"preset": name}).model_copy(update={"preset": ""}) for name in NAMES
+    ]
+    assert all(a != b for i, a in enumerate(presets) for b in presets[:i])
+
+
+def test_a_file_and_flags_are_on_top(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text('preset = "areal-paper"\n[algo.reward]\nscale = 2.0\n')
+    config = load_config(file, {"algo.clip_high": "0.3"})
+    assert (config.algo.reward.scale, config.algo.reward.bias) == (2, -0.5)
+    assert (config.algo.clip_high, config.algo.baseline) == (0.3, "batch_mean")
+    assert load_config(file, {"preset": "dapo"}).rollout.should_accept == "mixed_rewards"
+
+
+def test_a_section_of_another_type_replaces_the_presets(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'preset = "areal-paper"\n[algo.behavior_correction]\ntype = "clamp"\ncap = 2.0\n'
+    )
+    assert load_config(file).algo.behavior_correction.type == "clamp"
+
+
+def test_an_unknown_preset_names_the_near_one():
+    with pytest.raises(ConfigError, match="no preset 'dappo'; did you mean dapo"):
+        load_config(None, {"preset": "dappo"})
+    with pytest.raises(ConfigError, match="allowed: areal-paper, cispo"):
+        load_config(None, {"preset": "xyz"})
+
+
+def leaves(table: dict, prefix: str = "") -> dict:
+    found = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        found |= leaves(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return found
+
+
+def value_at(table: dict, key: str):
+    for part in key.split("."):
+        table = table[part]
+    return table
+
+
+def different(found: dict, default: dict) -> set[str]:
+    ours, theirs = leaves(found), leaves(default)
+    return {key for key in ours if ours[key] != theirs.get(key)}
