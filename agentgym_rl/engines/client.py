@@ -32,6 +32,8 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 _POLL_S = 0.02
 """Between two looks at how far staging is."""
+_END_TIMEOUT_S = 0.1
+"""Longest wait for the end of a stream whose last token is there."""
 _RESUME_TIMEOUT_S = 5.0
 """Longest wait for a resume after something failed."""
 
@@ -112,6 +114,8 @@ class HttpEngine(Engine):
                     aclosing(streamed(chunks, url, has_spans=self.has_spans)) as deltas,
                 ):
                     async for delta in deltas:
+                        if delta.finish_reason is not None:  # what follows is the stream's end
+                            await reply.drain(timeout_s=_END_TIMEOUT_S)
                         yield delta
                 return
             raw = await reply.whole()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +125,14 @@ class Reply:
             if not chunk:
                 return
             yield chunk
+
+    async def drain(self, *, timeout_s: float) -> None:
+        """Read what is left, so that the connection can be used again; where that takes longer,
+        it is closed instead."""
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(timeout_s):
+                while await self._response.content.readany():
+                    pass
 
 
 async def _note_reuse(_session: Any, context: Any, _params: Any) -> None:
