@@ -7,7 +7,7 @@ import pytest
 from someones_eval import QUICK
 from someones_model import SomeonesModel, gold, nonsense
 
-from agentgym_rl import cli
+from agentgym_rl import cli, eval_arguments
 from agentgym_rl.asgi import serving
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.eval_compare import compare, compare_folders
@@ -41,7 +41,7 @@ async def _evaluated(out, names, **settings):
         values = {key: value for key, value in values.items() if key != "model.path"}
         flags = [f"--{key}={value}" for key, value in values.items()]
         models = [f"--model={name}" for name in names]
-        asked = cli.evaluated(cli.parse(["eval", "--env=math", *flags, *models]))
+        asked = eval_arguments.evaluated(cli.parse(["eval", "--env=math", *flags, *models]))
         return await evaluate_all(asked, make_progress("none", total_steps=0), out=out)
 
 
@@ -121,7 +121,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, monkeypatch, capsys, arg
 def asked(*argv: str):
     return [
         (each.config.engine.type, each.model)
-        for each in cli.evaluated(cli.parse(["eval", "--env=math", *argv]))
+        for each in eval_arguments.evaluated(cli.parse(["eval", "--env=math", *argv]))
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_model_may_be_a_run_or_a_checkpoint(tmp_path, monkeypatch):
     (step / "manifest.json").write_text("{}")
     (tmp_path / "run" / "export").mkdir()
     (tmp_path / "run" / "config.toml").write_text("[model]\npath = 'base'\n")
-    found = cli.evaluated(
+    found = eval_arguments.evaluated(
         cli.parse(["eval", "--model=run", "--model=run/checkpoints/step-3", "--seed=4"])
     )
     assert [each.model for each in found] == ["run/export", str(step)]
