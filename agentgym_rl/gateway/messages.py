@@ -51,6 +51,17 @@ def thoughts_of(message: Mapping[str, Any]) -> str:
     return thought.replace("<think>", "", 1).strip() if ended else ""
 
 
+def with_thoughts(message: Mapping[str, Any], thoughts: str) -> Mapping[str, Any]:
+    """The same assistant message with other thoughts, where it has some."""
+    before = thoughts_of(message)
+    if not before:
+        return message
+    named = {name: thoughts for name in REASONING if message.get(name)}
+    if named:
+        return {**message, **named}
+    return {**message, "content": text_of(message["content"]).replace(before, thoughts, 1)}
+
+
 def num_leading(messages: Sequence[Mapping[str, Any]]) -> int:
     """How many system messages a conversation begins with."""
     roles = (index for index, message in enumerate(messages) if message["role"] != "system")

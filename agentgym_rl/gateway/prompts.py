@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from agentgym_rl.prompt import Prompt
 from . import canary
 from .chat import ChatFormat
 from .errors import bad_request, context_overflow
-from .messages import text_of, thoughts_of
+from .messages import message_key, text_of, thoughts_of, with_thoughts
 from .requests import ChatRequest
 from .sessions import Session
 from .tree import Context, ForkCause, Place, Sampled
@@ -170,13 +171,23 @@ class _Writer:
         to be continued thought."""
         if not any(message["role"] == "user" for message in self.place.tail):
             return None
-        thoughts = [thought for node in _path(base) if (thought := thoughts_of(node.message))]
-        if not thoughts:
+        kept = {node.key for node in _path(base) if thoughts_of(node.message)}
+        if not kept:
             return None
-        rendered = self.chat.render(self.place.messages, self.tools, kwargs=self.kwargs)
-        shown = self.chat.unmarked(rendered)
-        dropped = any(thought not in shown for thought in thoughts)
-        return self.chat.encode(rendered) if dropped else None
+        mark = secrets.token_hex(8)  # a thought's own words may stand elsewhere too
+        said = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
+        marked = [
+            with_thoughts(message, f"{mark}{index}") if message_key(message) in kept else message
+            for index, message in enumerate(said)
+        ]
+        shown = self._rendered([*marked, *self.place.tail])
+        thoughts = [mine for mine, message in zip(marked, said, strict=True) if mine is not message]
+        if all(thoughts_of(message) in shown for message in thoughts):
+            return None
+        return self.chat.encode(self._rendered(self.place.messages))
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self.chat.render(messages, self.tools, kwargs=self.kwargs)
 
 
 def _writer(session: Session, chat: ChatFormat, request: ChatRequest, place: Place) -> _Writer:

@@ -211,6 +211,21 @@ def test_as_the_template_has_it_thoughts_go_when_a_user_speaks(words, name):
     assert "Times." not in FAMILIES[name].chat.text(third.prompt)
 
 
+def test_a_thought_whose_words_are_said_elsewhere_goes_all_the_same(words):
+    """Here every word of the thought stands in the user's question too."""
+    said = ["<think>\nIt\n</think>\n\n" + CALL + "<|im_end|>", "Twelve.<|im_end|>"]
+    scene = _scene(words, "qwen3", said, thinking_history="template")
+    session, tools = scene.open(), [words.CALCULATOR]
+    first = asyncio.run(scene.post(session, messages=words.FIRST, tools=tools)).message
+    assert first["reasoning_content"].strip() == "It"
+    spoken = {"role": "user", "content": "It is enough. What is It?"}
+    more = [*words.FIRST, first, *words.observe(first, "12"), spoken]
+    asyncio.run(scene.post(session, messages=more, tools=tools))
+    record = scene.gateway.close_session(session)
+    words.check_exact(record.rows, scene.engine.journal, num_rows=2)
+    assert record.counters["forks_think_drop"] == record.counters["forks"] == 1
+
+
 def test_what_a_prompt_rendered_anew_repeats_is_shared(words):
     """The first turn had no thoughts: the row that drops those of the second stands on it."""
     end = "<|im_end|>"
