@@ -32,8 +32,10 @@ async def _read_request(reader):
     await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
 
 
-async def _one(client):
-    call = client.generate([1], SamplingParams(max_tokens=1), request_id="a", session_id="s")
+async def _one(client, *, stream=False):
+    call = client.generate(
+        [1], SamplingParams(max_tokens=1), request_id="a", session_id="s", stream=stream
+    )
     return [delta async for delta in call]
 
 
@@ -60,6 +62,41 @@ def test_a_connection_that_died_in_the_pool_costs_one_retry():
     first, second = asyncio.run(play())
     assert first[0].token_ids == second[0].token_ids == [1]
     assert len(connections) == 2
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "goes on"])
+def test_a_streams_connection_is_used_again_once_it_has_ended(ends):
+    """As vLLM does: the last token is in an event of its own, `[DONE]` comes after it. A stream
+    that never ends is left, and its connection with it."""
+    connections = []
+
+    async def handle(reader, writer):
+        connections.append(writer)
+        while True:
+            await _read_request(reader)
+            event = b"data: " + BODY + b"\n\n"
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+            writer.write(b"e\r\ndata: [DONE]\n\n\r\n")
+            if ends:
+                writer.write(b"0\r\n\r\n")
+            await writer.drain()
+
+    async def play():
+        async with _listening(handle) as url:
+            client = HttpEngine(url, timeout_s=5)
+            try:
+                return [await _one(client, stream=True) for _ in range(3)]
+            finally:
+                await client.close()
+                for writer in connections:
+                    writer.close()
+
+    replies = asyncio.run(play())
+    assert [reply[-1].token_ids for reply in replies] == [[1]] * 3
+    assert len(connections) == (1 if ends else 3)
 
 
 def test_a_fresh_connection_that_dies_is_not_tried_again():
