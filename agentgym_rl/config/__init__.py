@@ -123,7 +123,7 @@ class GatewayConfig(Section):
     train_side_lineages: bool = True
     """Whether conversations under other system messages or tools than the main one's (of helper
     agents, for titles) train too."""
-    canary_fraction: float = Field(default=0.01, ge=0, le=1)
+    canary_fraction: float = Field(default=0.002, ge=0, le=1)
     """Share of turns compared with a rendering of the whole conversation (`canary_…` counters)."""
     max_body_bytes: int = Field(default=4_000_000, ge=1_000)
     """Larger requests are refused with 413."""

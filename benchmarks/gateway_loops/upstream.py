@@ -13,6 +13,7 @@ import json
 import sys
 
 import msgspec
+import uvloop
 
 from agentgym_rl.asgi import Receive, Scope, Send, read_body, reply, serving
 from agentgym_rl.engine import version_label
@@ -62,4 +63,4 @@ async def main(num_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    uvloop.run(main(int(sys.argv[1])))  # as vLLM does
