@@ -68,9 +68,9 @@ def _on_top(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     merged = dict(below)
     for key, value in above.items():
         under = below.get(key)
-        both = isinstance(value, dict) and isinstance(under, dict)
-        if both and value.get("type", under.get("type")) == under.get("type"):
-            value = _on_top(under, value)
+        if isinstance(value, dict) and isinstance(under, dict):
+            same = value.get("type", under.get("type")) == under.get("type")
+            value = _on_top(under, value) if same else value
         merged[key] = value
     return merged
 

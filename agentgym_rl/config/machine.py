@@ -1,0 +1,26 @@
+"""`cluster` and `logging`: processes, and what of them is seen."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .section import Section
+
+
+class ClusterConfig(Section):
+    """Where the processes run: on this machine, as children of `arl train`."""
+
+    stop_timeout_s: float = Field(default=5.0, gt=0)
+    """Time a child has to end by itself before it is killed."""
+
+
+class LoggingConfig(Section):
+    """What the user sees."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"
+    """`auto`: a live view on a terminal, plain lines elsewhere."""
+    plot: bool = True
+    """Write `reward.png` when the run ends."""

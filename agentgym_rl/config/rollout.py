@@ -1,0 +1,72 @@
+"""`rollout`: how episodes are made and admitted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .section import Section
+
+
+class RolloutConfig(Section):
+    """How episodes are made and admitted. B = `groups_per_batch`; counts are groups."""
+
+    groups_per_batch: int = Field(default=8, ge=1)
+    """B: groups (tasks) in a training batch."""
+    group_size: int = Field(default=8, ge=1)
+    """Episodes of each task, compared with each other; 1 needs `algo` to compare in the batch."""
+    max_staleness: int = Field(default=2, ge=0)
+    """η: a batch trains no token older than this many policy versions; 0 is synchronous."""
+    lookahead: int | None = Field(default=None, ge=0)
+    """η_target ≤ η: how far ahead of the trainer groups are admitted (default: η)."""
+    stale_policy: Literal["drop", "train"] = "drop"
+    """What happens to a group older than η: dropped and counted, or trained all the same."""
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """Groups played at once (default 2·B)."""
+    interrupt: Literal["keep", "recompute", "abort", "wait"] = "keep"
+    """At a weight update, requests in flight go on with their KV cache, or with it recomputed
+    under the new weights, or are aborted and resubmitted with what they have; or the update
+    waits for them. No sampled token is lost in any of them, and the agent notices none."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature of training episodes; recorded with each token."""
+    max_tokens: int = Field(default=48, ge=1)
+    """Longest reply of one turn, in tokens."""
+    episode_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest episode; one that takes longer is dropped, not scored."""
+    turn_timeout_s: float = Field(default=30.0, gt=0)
+    """Longest wait for one reply of the model."""
+    tool_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest `env.step` (or `env.reset`); default: what the environment itself asks for
+    (`Env.step_timeout_s`, 10 s for most)."""
+    max_retries: int = Field(default=2, ge=0)
+    """Times an episode is played again after an infrastructure failure."""
+    shuffle: bool = True
+    """Tasks of a finite source come in another order each epoch, by `seed`; if not, always in the
+    source's own."""
+    max_input_tokens: int | None = Field(default=None, ge=1)
+    """Longest first prompt, messages and tools, in tokens; longer tasks are not played, but
+    dropped and counted as `too_long`."""
+    should_accept: str = "all"
+    """`all`, `mixed_rewards`, or module:function over a finished group's trajectories."""
+    max_rejected: int = Field(default=1000, ge=1)
+    """Groups in a row that `should_accept` may refuse, or that may be too long, before the run
+    stops with an error; and tasks in a row that may have weight 0."""
+
+    @property
+    def admitted_groups(self) -> int:
+        """`max_concurrent`, or its default 2·B."""
+        return self.max_concurrent or 2 * self.groups_per_batch
+
+    @property
+    def target_staleness(self) -> int:
+        """`lookahead`, or its default η."""
+        return self.max_staleness if self.lookahead is None else self.lookahead
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RolloutConfig:
+        if self.target_staleness > self.max_staleness:
+            raise ValueError(
+                f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
+            )
+        return self

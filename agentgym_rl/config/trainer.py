@@ -1,0 +1,62 @@
+"""`trainer` and `weights`: who learns, and how what was learned travels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .section import Section
+
+
+class TrainerConfig(Section):
+    """The FSDP2 trainer."""
+
+    num_ranks: int = Field(default=1, ge=1)
+    """Trainer processes; the model is sharded over them."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """CUDA is experimental: not measured yet."""
+    gpus: tuple[int, ...] = ()
+    """GPUs of the ranks, in order; empty: those visible."""
+    num_threads: int = Field(default=1, ge=1)
+    """Torch threads of each rank."""
+    num_minibatches: int = Field(default=4, ge=1)
+    """Optimizer steps a batch is split into."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over each batch."""
+    learning_rate: float = Field(default=3e-4, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup_steps: int = Field(default=0, ge=0)
+    """Training batches of linear warm-up."""
+    learning_rate_floor: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate as a fraction of `learning_rate`."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_tokens_per_microbatch: int = Field(default=4096, ge=16)
+    """Packed tokens of one forward; at least `engine.max_model_len`, the longest row there is."""
+    checkpoint_every: int = Field(default=0, ge=0)
+    """Steps between checkpoints; 0: only at the end."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for the trainer to load its model."""
+    batch_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest wait of the trainer for one batch before the run stops with an error."""
+    finish_timeout_s: float = Field(default=300.0, gt=0)
+    """Longest time for the last checkpoint and the export."""
+
+
+class WeightsConfig(Section):
+    """How policy versions travel from trainer to engines."""
+
+    transport: Literal["shm", "gloo", "nccl", "ipc"] = "shm"
+    """`shm`: safetensors files in a folder both can see. vLLM only: `gloo` broadcasts over
+    sockets; `nccl` between GPUs and `ipc` within one are vLLM's own (experimental: not
+    measured yet)."""
+    folder: str = ""
+    """Where `shm` files go; empty: /dev/shm. Engines on other machines need a shared one."""
+    keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
+    """Versions kept while the run lives; `all` keeps each one in the run's folder for good
+    (`weights/v-N.safetensors`), which `arl audit` needs."""
+    update_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest time for every engine to take a new version."""
