@@ -21,7 +21,7 @@ ForkCause = Literal[
     "n_sibling",
     "retry_sibling",
 ]
-"""Why a turn does not continue the path before it (`sessions.COUNTERS` has the words)."""
+"""Why a turn does not continue the path before it (`counters.COUNTERS` has the words)."""
 
 
 @dataclass(slots=True, eq=False)
