@@ -23,6 +23,7 @@ from family import Family, WarmUp
 from measure import measure_folder
 from network import new_network, save_bundle
 from tokenizer import build_tokenizer
+from transformers import PreTrainedTokenizerFast
 from warmup import warm_up
 
 
@@ -34,6 +35,9 @@ def main() -> None:
     parser.add_argument("--clean-steps", type=int)
     parser.add_argument("--mixed-steps", type=int)
     parser.add_argument(
+        "--tokenizer", type=Path, help="folder with the tokenizer; by default one is trained"
+    )
+    parser.add_argument(
         "--tasks", type=int, default=1024, help="held-out tasks to measure; 0: none"
     )
     options = parser.parse_args()
@@ -41,7 +45,11 @@ def main() -> None:
     plan = _plan(family, options.clean_steps, options.mixed_steps)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    tokenizer = build_tokenizer(family, seed=options.seed)
+    tokenizer = (
+        PreTrainedTokenizerFast.from_pretrained(options.tokenizer)
+        if options.tokenizer
+        else build_tokenizer(family, seed=options.seed)
+    )
     network = new_network(tokenizer, family.size, seed=options.seed)
     parameters = sum(p.numel() for p in network.parameters())
     print(f"tokenizer: {len(tokenizer)} tokens; network: {parameters:,} parameters", flush=True)

@@ -42,6 +42,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text())
+    for key in ("is_local", "local_files_only"):  # of how it was loaded, not of what it is
+        config.pop(key, None)
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # a name transformers 4 and 5 both know
     file.write_text(json.dumps(config, indent=2) + "\n")
 
