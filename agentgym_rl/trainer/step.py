@@ -113,7 +113,10 @@ class Stepper:
             tally, proximal, tokens.behavior_logprobs, tokens.staleness, tokens.spans_versions
         )
         reference = self._reference_logprobs(tokens, proximal, tally, phases)
-        advantages = self._advantages(shard, tokens, proximal, reference)
+        advantages = self._advantages(shard, tokens)
+        if reference is not None and self._algo.kl.placement == "reward":
+            cost = kl_to_come(proximal, reference, tokens.row_index, self._algo.kl)
+            advantages = advantages + cost
         objective = self._objective(shard, tokens, advantages, proximal, reference)
         tally_weights(tally, objective.behavior)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
@@ -122,9 +125,7 @@ class Stepper:
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
 
-    def _advantages(
-        self, shard: BatchShard, tokens: ShardTokens, proximal: Tensor, reference: Tensor | None
-    ) -> Tensor:
+    def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
         """[N] of this rank's trained tokens, times the weights of their episodes' tasks."""
         algo = self._algo
         advantages = episode_advantages(
@@ -140,8 +141,6 @@ class Stepper:
         if shard.weights:
             weights = torch.tensor(shard.weights, dtype=advantages.dtype)
             advantages = advantages * weights[tokens.episodes]
-        if reference is not None and algo.kl.placement == "reward":
-            advantages = advantages + kl_to_come(proximal, reference, tokens.row_index, algo.kl)
         return advantages
 
     def _reference_logprobs(
