@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl import config as config_module
@@ -208,6 +208,7 @@ OPTIONS = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a machine that does other things
 @given(st.dictionaries(st.text("abc_.-é😀\x7f"), OPTIONS, max_size=4))
 def test_options_survive_the_written_file(tmp_path_factory, options):
     path = tmp_path_factory.getbasetemp() / "written.toml"

@@ -16,6 +16,8 @@ PLAIN_REFUSALS = (
     "needs stream",
     "expected an integer",  # 3.0 is one to JSON Schema
     "maximum context length",
+    "tool_choice",  # forces a call where no tools are, or of one that is not offered
+    "cannot be honoured",  # a schema that no grammar can be made of
 )
 
 
