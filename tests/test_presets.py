@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from agentgym_rl.arguments import load_configuration, parse
 from agentgym_rl.config import Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.file import PRESETS
 from agentgym_rl.errors import ConfigError
@@ -34,6 +35,12 @@ def test_a_resolved_file_is_the_same_run(name, tmp_path):
     file = tmp_path / "config.toml"
     file.write_text(dump_toml(config))
     assert load_config(file) == config
+
+
+def test_a_preset_is_a_flag():
+    args = parse(["train", "--preset", "dr-grpo", "--algo.clip_low=0.1"])
+    algo = load_configuration(args).algo
+    assert (algo.aggregation, algo.scale, algo.clip_low) == ("constant", "none", 0.1)
 
 
 def test_no_two_are_the_same():

@@ -28,9 +28,10 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
         ConfigError: a file that cannot be read, an unknown preset or key, or a bad value.
     """
     values = _read(path) if path is not None else {}
-    preset = overrides.get("preset", values.get("preset", ""))
+    preset = str(overrides.get("preset", values.get("preset", "")))
     if preset and "preset" in model.model_fields:
-        values = _on_top(_read(_preset_file(str(preset))), values)
+        name = str(_literal(model, ["preset"], preset))
+        values = _on_top(_read(_preset_file(name)), values)
     _switch_types(model, values, overrides)
     for key, value in overrides.items():
         keys = key.split(".")
