@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Of every run; `reference` comes on top where there is a reference model.
 PHASES = (
     "rollout_wait",
     "proximal",
@@ -31,8 +32,8 @@ class Phases:
         self.intervals.append((name, start, time.monotonic()))
 
     def seconds(self) -> dict[str, float]:
-        """`time/<phase>` of every phase, 0 where it did not happen."""
+        """`time/<phase>` of every phase, 0 where one of those of any run did not happen."""
         total: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         for name, start, end in self.intervals:
-            total[name] += end - start
+            total[name] = total.get(name, 0.0) + end - start
         return {f"time/{name}": seconds for name, seconds in total.items()}

@@ -163,7 +163,7 @@ def test_a_reference_as_a_reward_moves_advantages(tiny_model, other_model, world
     metrics = stepper.train(shard, phases)
     assert metrics["policy/kl_reference"] != 0
     assert not torch.equal(weights_of(stepper), before)
-    assert "reference" in [name for name, _, _ in phases.intervals]
+    assert phases.seconds()["time/reference"] > 0
 
 
 def test_a_reference_that_is_the_policy_costs_nothing_at_first(tiny_model, world):
