@@ -31,6 +31,12 @@ from .policy import Policy
 from .tokens import MicroBatch, ShardTokens
 
 
+_WITHOUT_A_LOSS = dict.fromkeys(
+    ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
+)
+"""Of a batch whose every advantage is zero: what it would have counted is zero, not unknown."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Objective:
     """Everything about this rank's trained tokens that stays fixed during a batch; all [N]."""
@@ -123,7 +129,7 @@ class Stepper:
         set_learning_rate(self.optimizer, rate)
         self._minibatches(tokens, objective, tally, phases)
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
-        return {"loss": 0.0, "grad_norm": 0.0, **metrics, "lr": rate}
+        return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
 
     def _advantages(self, shard: BatchShard, tokens: ShardTokens) -> Tensor:
         """[N] of this rank's trained tokens, times the weights of their episodes' tasks."""
@@ -147,7 +153,7 @@ class Stepper:
         self, tokens: ShardTokens, proximal: Tensor, tally: Tally, phases: Phases
     ) -> Tensor | None:
         """[N] under the reference model; None if there is none to stay close to."""
-        if self._reference is None or not self._algo.kl.coef:
+        if self._reference is None:
             return None
         with phases.phase("reference"):
             reference = self._frozen_logprobs(self._reference, tokens)
