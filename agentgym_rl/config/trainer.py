@@ -25,6 +25,8 @@ class TrainerConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     learning_rate: float = Field(default=3e-4, ge=0)
+    critic_learning_rate: float | None = Field(default=None, ge=0)
+    """Of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
     """Training batches of linear warm-up."""

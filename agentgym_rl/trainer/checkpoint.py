@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import TrainerError
 
+from .critic import Critic
 from .policy import Policy
 
 _MANIFEST = "manifest.json"
@@ -59,6 +60,7 @@ def save_checkpoint(
     step: int,
     config_hash: str,
     keep: int,
+    critic: Critic | None = None,
 ) -> Path:
     """Write `folder`/step-<step> and remove all but the newest `keep` (collective).
 
@@ -72,7 +74,7 @@ def save_checkpoint(
             shutil.rmtree(beside, ignore_errors=True)  # of a run killed while it wrote
             beside.mkdir(parents=True)
         world.barrier()
-        save(_state(policy, optimizer), checkpoint_id=beside)
+        save(_state(policy, optimizer, critic), checkpoint_id=beside)
         if world.rank == 0:
             manifest = Manifest(step, step, config_hash, world.size, _versions())
             _write_durably(beside / _MANIFEST, json.dumps(asdict(manifest), indent=2))
@@ -84,14 +86,20 @@ def save_checkpoint(
     return path
 
 
-def load_checkpoint(path: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> Manifest:
-    """Restore model, optimizer and random state in place (collective).
+def load_checkpoint(
+    path: Path,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    *,
+    critic: Critic | None = None,
+) -> Manifest:
+    """Restore model, optimizer, critic and random state in place (collective).
 
     Raises:
         TrainerError: no complete checkpoint there, or one of another model.
     """
     manifest = read_manifest(path)
-    state = _state(policy, optimizer)
+    state = _state(policy, optimizer, critic)
     try:
         load(state, checkpoint_id=path)
         set_state_dict(
@@ -100,6 +108,13 @@ def load_checkpoint(path: Path, policy: Policy, optimizer: torch.optim.Optimizer
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        if critic is not None:
+            set_state_dict(
+                critic.value_model.model,
+                critic.optimizer,
+                model_state_dict=state["critic"]["model"],
+                optim_state_dict=state["critic"]["optimizer"],
+            )
     except (OSError, CheckpointException, RuntimeError, ValueError, KeyError) as error:
         raise TrainerError(f"cannot load checkpoint {path}: {error}") from error
     torch.set_rng_state(state["random"])
@@ -124,10 +139,16 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def _state(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state(
+    policy: Policy, optimizer: torch.optim.Optimizer, critic: Critic | None
+) -> dict[str, Any]:
     model, optim = get_state_dict(policy.model, optimizer)
     # One random state for all ranks: no rank draws numbers of its own.
-    return {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
+    state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
+    if critic is not None:
+        model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
+        state["critic"] = {"model": model, "optimizer": optim}
+    return state
 
 
 def _versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from agentgym_rl.model import resolve_model
 
 from .checkpoint import config_hash, save_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
+from .critic import Critic
 from .export import export_model
 from .optim import make_optimizer
 from .phases import Phases
@@ -101,7 +102,9 @@ class _Trainer:
         self._config_hash = config_hash(config)
         self._state: dict[str, Tensor] = {}
         """The version published last (rank 0)."""
-        self._policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
+        self._policy = Policy.load(
+            model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+        )
         self._optimizer = make_optimizer(self._policy.model.parameters(), config.trainer)
         self._stepper = Stepper(
             self._policy,
@@ -111,6 +114,7 @@ class _Trainer:
             num_steps=config.steps,
             seed=config.seed,
             reference=_reference(config, world, model_dir),
+            critic=_critic(config, world, model_dir),
         )
 
     def run(self) -> None:
@@ -201,6 +205,7 @@ class _Trainer:
                 step=done,
                 config_hash=self._config_hash,
                 keep=config.trainer.keep_checkpoints,
+                critic=self._stepper.critic,
             )
         return str(path)
 
@@ -211,7 +216,27 @@ def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:
     if not kl.coef:
         return None
     folder = model_dir if kl.reference == "initial" else resolve_model(kl.reference)
-    return Policy.load(folder, world, compute_dtype=config.own_engine.dtype, frozen=True)
+    return Policy.load(
+        folder,
+        world,
+        compute_dtype=config.own_engine.dtype,
+        frozen=True,
+        trainer=config.trainer,
+    )
+
+
+def _critic(config: Config, world: World, model_dir: Path) -> Critic | None:
+    """The value model, where it is the baseline; it begins as the policy does."""
+    if config.algo.baseline != "critic":
+        return None
+    return Critic.load(
+        model_dir,
+        world,
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        compute_dtype=config.own_engine.dtype,
+    )
 
 
 @contextmanager

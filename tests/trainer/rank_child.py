@@ -17,6 +17,7 @@ from agentgym_rl.config import (
     preset_names,
 )
 from agentgym_rl.trainer.checkpoint import save_checkpoint
+from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
@@ -41,6 +42,18 @@ def make_stepper(model_dir: Path, world: World, algo: AlgoConfig = ALGO) -> Step
         num_steps=NUM_STEPS + 1,
         seed=1,
         reference=reference if algo.kl.coef else None,
+        critic=make_critic(model_dir, world, algo) if algo.baseline == "critic" else None,
+    )
+
+
+def make_critic(model_dir: Path, world: World, algo: AlgoConfig) -> Critic:
+    return Critic.load(
+        model_dir,
+        world,
+        algo=algo,
+        trainer=TRAINER,
+        num_steps=NUM_STEPS + 1,
+        master_dtype=torch.float64,
     )
 
 
