@@ -69,6 +69,7 @@ def run(
     meeting = join_world(
         rank=rank,
         size=world_size,
+        num_replicas=config.trainer.num_replicas,
         rendezvous=rendezvous,
         device=config.trainer.device,
         # Ranks wait in collectives while rank 0 publishes.

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.errors import TrainerError
 
-from .packed import PackedModel
+from .head import ChunkedHead
+from .packed import PackedModel, probe
 
 
 class Scores(NamedTuple):
@@ -24,20 +26,48 @@ class Scores(NamedTuple):
 class Policy(PackedModel):
     """A causal language model over the ranks of `world`; float32 master weights."""
 
+    _head: ChunkedHead | None = None
+
+    @torch.no_grad()
+    def _change_head(self) -> None:
+        """Put the chunked head in place, if there is to be one and it says what the model says."""
+        if not self._trainer.head_chunk_tokens:
+            return
+        packed = probe(self.world.device)
+        expected = self.scores(packed)
+        layer = self.model.get_output_embeddings()
+        self._head = ChunkedHead(layer, self._trainer.head_chunk_tokens)
+        layer.forward = self._head
+        for found, right in zip(self.scores(packed), expected, strict=True):
+            if not torch.allclose(found, right, rtol=1e-3, atol=1e-3):
+                raise TrainerError(
+                    f"trainer.head_chunk_tokens: {type(self.model).__name__} does more to its "
+                    "logits than its output layer does; set it to 0"
+                )
+
     def logprobs(self, packed: PackedRows) -> Tensor:
         """[N] log-probs of the packed trained tokens at the temperatures they were sampled at.
 
         Carries the gradient unless it is disabled. Collective: every rank calls it equally often.
         """
         packed = packed.to(self.world.device)
+        if self._head:
+            return self.outputs(packed)[:, 0]
         return -F.cross_entropy(self._logits(packed), packed.targets, reduction="none")
 
     def scores(self, packed: PackedRows) -> Scores:
         """`logprobs`, and the entropies that come with them."""
         packed = packed.to(self.world.device)
+        if self._head:
+            return Scores(*self.outputs(packed).unbind(-1))
         logprobs = torch.log_softmax(self._logits(packed), -1)
         entropies = -(logprobs.exp() * logprobs).sum(-1)
         return Scores(logprobs.gather(1, packed.targets[:, None])[:, 0], entropies)
+
+    def outputs(self, packed: PackedRows) -> Tensor:
+        if self._head:
+            self._head.expect(packed)
+        return super().outputs(packed)
 
     def _logits(self, packed: PackedRows) -> Tensor:
         """[N, V] at the recorded temperatures, in float32 or better."""

@@ -55,19 +55,20 @@ def test_micro_batches_do_not_matter_to_a_critic(tiny_model, world):
     assert found[0][0][1]["critic/value_mean"] != 0
 
 
+@pytest.mark.slow
 def test_a_critic_learns_what_comes_of_tokens(tiny_model, world):
     stepper = critic_stepper(
         tiny_model,
         world,
         ALGO.model_copy(update={"critic": CriticConfig()}),
         learning_rate=0.0,
-        critic_learning_rate=3e-3,
+        critic_learning_rate=1e-2,
         schedule="constant",
         epochs=4,
     )
     (shard,) = make_shards(*make_items())
     before = weights_of(stepper)
-    metrics = [stepper.train(shard, Phases()) for _ in range(8)]
+    metrics = [stepper.train(shard, Phases()) for _ in range(4)]
     assert torch.equal(weights_of(stepper), before)
     assert metrics[0]["critic/explained_variance"] == pytest.approx(0, abs=1e-9)
     assert metrics[-1]["critic/explained_variance"] > 0.5

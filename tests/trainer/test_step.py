@@ -57,7 +57,7 @@ def make_stepper(
     **trainer: Any,
 ) -> Stepper:
     config = TrainerConfig(**{"learning_rate": 1e-3, "num_minibatches": 2, **trainer})
-    policy = Policy.load(model_dir, world, master_dtype=dtype)
+    policy = Policy.load(model_dir, world, master_dtype=dtype, trainer=config)
     optimizer = make_optimizer(policy.model.parameters(), config)
     reference = (
         Policy.load(reference_dir, world, master_dtype=dtype, frozen=True)
