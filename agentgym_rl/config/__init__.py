@@ -117,6 +117,12 @@ class Config(Section):
                 f"trainer.max_tokens_per_microbatch {room}: "
                 "an episode could be too long to train; raise the latter"
             )
+        if self.trainer.attention == "varlen" and (
+            not isinstance(self.engine, OwnEngineConfig) or self.engine.dtype != "bfloat16"
+        ):
+            raise ValueError(
+                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16'"
+            )
         algo = self.algo
         in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
         if self.rollout.group_size == 1 and in_group:

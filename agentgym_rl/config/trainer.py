@@ -48,7 +48,10 @@ class TrainerConfig(Section):
     head_chunk_tokens: int = Field(default=0, ge=0)
     """Tokens whose logits are in memory at once; computed again for the gradient. 0: all."""
     compile: bool = False
-    """Compile the model's blocks with torch.compile."""
+    """Compile the model's blocks with torch.compile (experimental: see docs/trainer.md)."""
+    attention: Literal["rows", "varlen"] = "rows"
+    """Of packed rows: one after the other with SDPA, or all at once with torch's variable-length
+    flash attention (a GPU and engine.dtype bfloat16; experimental: not run yet)."""
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -65,6 +68,8 @@ class TrainerConfig(Section):
             raise ValueError(
                 f"num_replicas {self.num_replicas} does not divide num_ranks {self.num_ranks}"
             )
+        if self.attention == "varlen" and self.device == "cpu":
+            raise ValueError("attention 'varlen' needs a GPU, and device is 'cpu'; use rows")
         return self
 
 

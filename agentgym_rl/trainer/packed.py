@@ -16,7 +16,7 @@ from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 
-from .attention import SEGMENT_SDPA
+from .attention import SEGMENT_SDPA, VARLEN
 from .sharding import shard
 from .world import World
 
@@ -39,7 +39,7 @@ class PackedModel:
         self.world = world
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
-        self._segmented = _choose_attention(self.model)
+        self._segmented = _choose_attention(self.model, self._trainer.attention)
         self._change_head()
         shard(self.model, world, compute_dtype, self._trainer)
 
@@ -135,8 +135,9 @@ def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
 
 
 @torch.no_grad()
-def _choose_attention(model: Any) -> bool:
-    """Set the fastest attention that packs this model correctly; True if it is segmented.
+def _choose_attention(model: Any, wanted: str) -> bool:
+    """Set the fastest attention that packs this model correctly, or the one `wanted`; True if it
+    is told where rows end.
 
     Decided by experiment (packed against unpacked logits), since a model that ignores row
     boundaries gives no error, only wrong log-probs.
@@ -146,21 +147,22 @@ def _choose_attention(model: Any) -> bool:
     expected = torch.cat(alone)
     together = _packed(tuple(row for rows in _PROBES for row in rows)).to(model.device)
     failures: list[str] = []
-    for name in (SEGMENT_SDPA, "sdpa"):
+    for name in (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, "sdpa"):
         try:
             model.set_attn_implementation(name)
-            found = _outputs(model, together, segmented=name == SEGMENT_SDPA)
+            found = _outputs(model, together, segmented=name != "sdpa")
         except (TrainerError, TypeError, ValueError, KeyError, RuntimeError) as error:
             failures.append(f"{name}: {type(error).__name__}: {error}")
             continue
         difference = float((found - expected).abs().max() / expected.abs().max())
-        if difference < _PACKING_TOLERANCE:
-            return name == SEGMENT_SDPA
+        if difference < (_HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE):
+            return name != "sdpa"
         failures.append(f"{name}: packed logits differ by {difference:.1e}")
     raise TrainerError(f"{type(model).__name__} cannot be packed: {'; '.join(failures)}")
 
 
 _PACKING_TOLERANCE = 1e-4
+_HALF_TOLERANCE = 0.05
 _PROBES = (((3, 1, 4, 1, 5, 9, 2, 6),), ((5, 3, 5, 8),), ((9, 7, 9, 3, 2, 3),))
 
 

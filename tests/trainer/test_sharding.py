@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from trainer_samples import make_row
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.errors import ConfigError, TrainerError
 from agentgym_rl.trainer.policy import Policy
 
 
@@ -56,6 +58,26 @@ def test_in_bfloat16_the_blocks_are_and_the_head_is_not(tiny_model, world):
     assert used == {"block": torch.bfloat16, "head": torch.float32}
     assert {p.grad.dtype for p in policy.model.parameters()} == {torch.float32}
     assert {t.dtype for t in policy.full_state().values()} == {torch.float32}
+
+
+@pytest.mark.skipif("ARL_TEST_COMPILE" not in os.environ, reason="compiles for a minute")
+@pytest.mark.slow
+def test_compiled_blocks_say_the_same(tiny_model, world):
+    plain = Policy.load(tiny_model, world)
+    compiled = Policy.load(tiny_model, world, trainer=TrainerConfig(compile=True))
+    for policy in (plain, compiled):
+        policy.logprobs(rows()).sum().backward()
+    torch.testing.assert_close(plain.logprobs(rows()), compiled.logprobs(rows()))
+    pairs = zip(plain.model.parameters(), compiled.model.parameters(), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_variable_length_attention_wants_a_gpu_and_bfloat16(tiny_model, world):
+    with pytest.raises(TrainerError, match="'varlen' needs a GPU, and the model is on cpu"):
+        Policy.load(tiny_model, world, trainer=TrainerConfig(attention="varlen"))
+    with pytest.raises(ConfigError, match=r"needs engine\.dtype 'bfloat16'"):
+        load_config(None, {"trainer.attention": "varlen"})
 
 
 def test_replicas_that_do_not_divide_the_ranks_are_refused():
