@@ -24,7 +24,7 @@ LINES = [
     "env agent sandbox engine prompt",
     "wrappers sync_env tool_env data verifier",
     "specs",
-    "registry metrics run_dir",
+    "registry metrics run_dir tracking",
     "sync_gym services",
     "weights buffer algo",
     "batching episode_log pace",
