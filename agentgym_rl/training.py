@@ -34,6 +34,7 @@ from .model import model_folder, weights_size
 from .pace import Pace, SandboxPace, VerifierPace
 from .process import free_port
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
@@ -99,6 +100,8 @@ async def training(
         stack.callback(episodes.close)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
+        phases = PhasesFile(run_dir)
+        stack.callback(phases.close)
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
 
@@ -116,6 +119,7 @@ async def training(
             Buffer(config.rollout, total_groups=total_groups),
             episodes,
             metrics,
+            phases,
             publications=fleet,
             token=secrets.token_hex(16),
             on_step=on_step,

@@ -28,7 +28,7 @@ LINES = [
     "sync_gym services",
     "weights buffer algo",
     "batching episode_log pace",
-    "gateway engines trainer cluster inspect scaffold",
+    "gateway engines trainer cluster inspect scaffold timeline",
     "servers",
     "episode controller fleet",
     "eval_folder eval_result",

@@ -11,21 +11,12 @@ from typing import Any
 
 import trackio
 
-
-class _Trackio:
-    def __init__(self, run: trackio.Run) -> None:
-        self._run = run
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+from .run_tracker import RunTracker
 
 
-def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> _Trackio:
+def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> RunTracker:
     """A run of its own in `project`."""
-    return _Trackio(
+    return RunTracker(
         trackio.init(
             project,
             name=run_dir.name,

@@ -11,20 +11,10 @@ from typing import Any
 
 import wandb
 
-
-class _Wandb:
-    def __init__(self, run: wandb.Run) -> None:
-        self._run = run
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+from .run_tracker import RunTracker
 
 
-def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> _Wandb:
+def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> RunTracker:
     """A run of its own in `project`."""
-    return _Wandb(
-        wandb.init(project=project, name=run_dir.name, dir=run_dir, config=dict(settings))
-    )
+    name = run_dir.name
+    return RunTracker(wandb.init(project=project, name=name, dir=run_dir, config=dict(settings)))

@@ -12,6 +12,11 @@ from .conftest import descendants
 pytestmark = pytest.mark.slow
 
 
+def arl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentgym_rl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
 FIXED_NAMES = """
     reward/mean reward/std episode/turns episode/tokens staleness/mean staleness/max
     staleness/dropped versions_per_episode mismatch/token_mult_prob_error mismatch/max_abs
@@ -42,6 +47,8 @@ def test_a_small_run_leaves_what_it_promises(start):
         assert set(names) <= set(step)
         assert [name for name in names if step[name] is None] == (["overlap"] if not number else [])
     assert "mismatch/token_mult_prob_error/staleness_0" in run.metrics()[0]
+    report = json.loads(arl("timeline", "--json", str(run.folder)).stdout)
+    assert (report["steps"], report["episodes"]) == (4, 4 * 16)
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])
@@ -85,11 +92,6 @@ def test_stragglers_are_dropped_and_their_budget_returned(start):
     assert result["steps"] == 8
     assert result["staleness_max"] <= 1
     assert result["groups_dropped"]["stale"] >= 1
-
-
-def arl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentgym_rl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_finished_run_can_be_evaluated_and_is_not_written_over(start):
