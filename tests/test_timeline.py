@@ -96,6 +96,10 @@ def test_phases_are_read_but_for_a_line_cut_short(tmp_path):
     assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text(whole[:-5])
     assert list(read_phases(tmp_path)) == STEPS[:1]
+    file = PhasesFile(tmp_path)  # the run goes on
+    file.write(*STEPS[1])
+    file.close()
+    assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text('{"step": 0, "phases": 7}\n')
     with pytest.raises(ConfigError, match="a line that is no step"):
         list(read_phases(tmp_path))

@@ -15,10 +15,14 @@ Interval = tuple[str, float, float]
 
 
 class PhasesFile:
-    """Written as the run goes, flushed after every step."""
+    """Written as the run goes, flushed after every step; a run that goes on appends."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / NAME).open("a", encoding="utf-8")
+        self._file = (folder / NAME).open("a+", encoding="utf-8")
+        self._file.seek(0)
+        text = self._file.read()
+        if not text.endswith("\n"):  # a crash cut the last line short
+            self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
 
     def write(self, step: int, intervals: Sequence[Interval]) -> None:
         """Append a step's phases."""
