@@ -60,6 +60,7 @@ def test_in_bfloat16_the_blocks_are_and_the_head_is_not(tiny_model, world):
     assert {t.dtype for t in policy.full_state().values()} == {torch.float32}
 
 
+@pytest.mark.filterwarnings("default")  # of torch, about itself
 @pytest.mark.skipif("ARL_TEST_COMPILE" not in os.environ, reason="compiles for a minute")
 @pytest.mark.slow
 def test_compiled_blocks_say_the_same(tiny_model, world):
