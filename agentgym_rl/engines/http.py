@@ -12,6 +12,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
@@ -268,8 +269,7 @@ class _Channel(asyncio.Protocol):
 
     # ------------------------------------------------------------------ the transport
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has a type of its own
 
     def data_received(self, data: bytes) -> None:
         reply = self._reply
