@@ -30,7 +30,7 @@ from agentgym_rl.engine import Sampler
 from agentgym_rl.errors import ContextLengthError, EngineError
 
 from .chat import ChatFormat
-from .delivery import OnEvents, deliver
+from .delivery import deliver
 from .dialects import Dialect, Question, Route
 from .dialects.chat import ChatDialect
 from .dialects.completions import CompletionsDialect
@@ -50,6 +50,7 @@ from .intake import body_of, key_of
 from .openapi import document
 from .parsers import for_model, grammars_for
 from .prompts import count_prompt
+from .reply import OnEvents
 from .requests import ChatRequest
 from .sessions import Session, SessionTable
 from .turn import open_turns, sample

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from .parsers import (
     ToolCall,
 )
 from .prompts import prepare_context
-from .reply import Reply
+from .reply import OnEvents, Reply
 from .requests import ChatRequest
 from .sessions import Session, SessionSampling
 from .stops import StopCutter
@@ -73,8 +73,8 @@ class Turn(Reply):
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
 
-    async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
-        """Sample; what each delta adds to the message, then what its end adds.
+    async def play(self, sampler: Sampler, on_events: OnEvents) -> None:
+        """Sample; tell what each delta adds to the message, then what its end adds.
 
         Raises:
             ApiError: 400, the engine cannot hold the reply to what the request asks for.
@@ -88,13 +88,20 @@ class Turn(Reply):
             session_id=self.session.id,
             stream=self.request.stream,
         )
-        async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
-            with self._blame_grammar():
+        try:
+            async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
                 async for delta in stream:
-                    yield self._keep(self._take(delta))
+                    await on_events(self, self._keep(self._take(delta)))
+        except RequestRefused as error:
+            # an engine that refuses a request with a grammar refuses the grammar, and whoever
+            # asked for it has to know: it is made of their schemas
+            if self.request.form is None:
+                raise
+            param = self.request.form.param
+            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
-        yield self._keep(self._parser.feed(text) + self._parser.finish())
+        await on_events(self, self._keep(self._parser.feed(text) + self._parser.finish()))
 
     @property
     def finish_reason(self) -> str:
@@ -171,18 +178,6 @@ class Turn(Reply):
         counters["length_turns"] += self._finish == "length"
         return node
 
-    @contextmanager
-    def _blame_grammar(self) -> Iterator[None]:
-        """An engine that refuses a request with a grammar refuses the grammar, and whoever asked
-        for it has to know: it is made of their schemas."""
-        try:
-            yield
-        except RequestRefused as error:
-            if self.request.form is None:
-                raise
-            param = self.request.form.param
-            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
-
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
         if self._finish is None or self._finish == "abort":
@@ -223,28 +218,18 @@ class Turn(Reply):
         return kept
 
 
-async def sample(
-    turns: Sequence[Turn],
-    sampler: Sampler,
-    on_events: Callable[[Turn, Sequence[Event]], Awaitable[None]],
-) -> None:
+async def sample(turns: Sequence[Turn], sampler: Sampler, on_events: OnEvents) -> None:
     """Sample all turns at once, telling of each delta as it comes.
 
     Raises:
         EngineError: one of them failed; the others are aborted.
     """
-
-    async def one(turn: Turn) -> None:
-        async with aclosing(turn.events(sampler)) as batches:
-            async for events in batches:
-                await on_events(turn, events)
-
     if len(turns) == 1:
-        return await one(turns[0])
+        return await turns[0].play(sampler, on_events)
     try:
         async with asyncio.TaskGroup() as tasks:
             for turn in turns:
-                tasks.create_task(one(turn), name=turn.id)
+                tasks.create_task(turn.play(sampler, on_events), name=turn.id)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
