@@ -6,16 +6,14 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError, RequestRefused
 from agentgym_rl.prompt import Prompt
-from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
-from .errors import bad_request, session_closed, unsupported
+from .errors import bad_request, session_closed
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -29,7 +27,8 @@ from .parsers import (
 from .prompts import prepare_context
 from .reply import OnEvents, Reply
 from .requests import ChatRequest
-from .sessions import Session, SessionSampling
+from .sampling import check_cuts, turn_sampling
+from .sessions import Session
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
 
@@ -249,25 +248,11 @@ async def open_turns(
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
-    policy = session.sampling
-    if policy.train:
-        _refuse_cuts(request)
+    check_cuts(session.sampling, request)
     context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
     prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
-    sampling = SamplingParams(
-        max_tokens=min(
-            policy.max_tokens,
-            request.max_tokens or policy.max_tokens,
-            max_model_len - len(prompt),
-        ),
-        temperature=_temperature(request, policy),
-        top_p=request.top_p,
-        top_k=request.top_k,
-        seed=request.seed,
-        stop=request.stop,
-        stop_token_ids=chat.stop_token_ids,
-        grammar=None if request.form is None else grammars.of(request.form, prompt_end),
-    )
+    room = max_model_len - len(prompt)
+    grammar = None if request.form is None else grammars.of(request.form, prompt_end)
     tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [
@@ -279,29 +264,16 @@ async def open_turns(
             index=index,
             context=context,
             prompt=prompt,
-            sampling=replace(sampling, seed=_seed(request, policy, number, index)),
+            sampling=turn_sampling(
+                session.sampling,
+                request,
+                number=number,
+                index=index,
+                room=room,
+                stop_token_ids=chat.stop_token_ids,
+                grammar=grammar,
+            ),
             parser=TextParser() if raw else parsers(tools, prompt_end),
         )
         for index in range(request.n)
     ]
-
-
-def _seed(request: ChatRequest, policy: SessionSampling, number: int, index: int) -> int | None:
-    """The samples of one request never share a seed."""
-    if policy.seed is not None:
-        return policy.turn_seed(number)
-    if request.seed is None or index == 0:
-        return request.seed
-    return derived_seed(request.seed, f"sample/{index}")
-
-
-def _refuse_cuts(request: ChatRequest) -> None:
-    for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
-        if value != off:
-            raise unsupported(name, f"got {value}; a training session samples all tokens")
-
-
-def _temperature(request: ChatRequest, policy: SessionSampling) -> float:
-    if policy.temperature is not None:
-        return policy.temperature
-    return 1.0 if request.temperature is None else request.temperature

@@ -18,7 +18,6 @@ import msgspec
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import EngineError
-from agentgym_rl.gateway.app import SessionApp
 from agentgym_rl.gateway.delivery import deliver, kept_alive
 from agentgym_rl.gateway.dialects import Dialect
 from agentgym_rl.gateway.dialects.chat import DONE, ChatDialect
@@ -28,7 +27,9 @@ from agentgym_rl.gateway.exchange import Exchange
 from agentgym_rl.gateway.reply import OnEvents
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.server import SessionServer
-from agentgym_rl.gateway.sessions import Session, SessionTable
+from agentgym_rl.gateway.session_app import SessionApp
+from agentgym_rl.gateway.session_table import SessionTable
+from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.streamed import StreamedMessage
 
 from .asked import imposed, passed_on, translated
