@@ -58,8 +58,8 @@ async def reply(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """A complete answer."""
-    pairs = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
-    raw = [(name.encode(), value.encode()) for name, value in pairs.items()]
+    raw = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+    raw += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 

@@ -125,7 +125,7 @@ class _Output:
             logprobs=logprobs,
             versions=self._stamped(choice) if self._has_spans else [],
             times_s=times,
-            finish_reason=cast(FinishReason | None, choice.finish_reason),
+            finish_reason=cast("FinishReason | None", choice.finish_reason),
             stop_reason=choice.stop_reason,
         )
 

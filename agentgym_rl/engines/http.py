@@ -137,10 +137,10 @@ class HttpPool:
         self._secure = parts.scheme == "https"
         self._address = parts.hostname, parts.port or (443 if self._secure else 80)
         self._prefix = parts.path.rstrip("/")
-        self._headers = {"Host": parts.netloc.rpartition("@")[2]}
+        self._headers = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
         if parts.username is not None:
             named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {b64encode(named.encode()).decode()}"
+            self._headers += f"Authorization: Basic {b64encode(named.encode()).decode()}\r\n"
         self._idle: list[_Channel] = []
         self._all: set[_Channel] = set()
 
@@ -174,11 +174,11 @@ class HttpPool:
             channel.hang_up()
 
     def _head(self, path: str, headers: Mapping[str, str], size: int) -> bytes:
-        lines = [f"POST {self._prefix}{path} HTTP/1.1"]
-        lines += [f"{k}: {v}" for k, v in (*self._headers.items(), *headers.items())]
+        lines = [f"{name}: {value}" for name, value in headers.items()]
         if not all(map(str.isprintable, lines)):
             raise ValueError(f"no headers of HTTP: {lines}")
-        return ("\r\n".join(lines) + f"\r\nContent-Length: {size}\r\n\r\n").encode()
+        first = f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}Content-Length: {size}"
+        return "\r\n".join((first, *lines, "\r\n")).encode()
 
     def _kept(self) -> _Channel | None:
         oldest = asyncio.get_running_loop().time() - _IDLE_S

@@ -55,6 +55,8 @@ class ChatTemplate:
         environment = _environment()
         try:
             self._template = environment.from_string(source)
+            # a ChainMap, which every rendering would walk through
+            self._template.globals = dict(self._template.globals)
             named = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
