@@ -172,6 +172,7 @@ class HttpPool:
         """Hang up on all; what is being read fails."""
         for channel in tuple(self._all):
             channel.hang_up()
+        await asyncio.sleep(0)  # the event loop closes them in its next round
 
     def _head(self, path: str, headers: Mapping[str, str], size: int) -> bytes:
         lines = [f"{name}: {value}" for name, value in headers.items()]
