@@ -29,6 +29,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "audit": records.audit,
     "export": records.export,
     "reverify": records.reverify,
+    "timeline": records.timeline,
     "list": parts.list_parts,
     "check": parts.check,
     "new": parts.new,

@@ -34,6 +34,7 @@ from .buffer import Buffer
 from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap
+from .timeline import PhasesFile
 from .waiting import Changes
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class Controller:
         buffer: Buffer,
         episodes: EpisodeLog,
         metrics: MetricsFile,
+        phases: PhasesFile,
         *,
         publications: Publications,
         token: str,
@@ -97,6 +99,7 @@ class Controller:
         self.buffer = buffer
         self._episodes = episodes
         self._metrics = metrics
+        self._phases = phases
         self._publications = publications
         self.token = token
         self._on_step = on_step
@@ -186,6 +189,7 @@ class Controller:
         metrics |= self.rollout_metrics
         metrics |= self._throughput(self._leased[report.step][0].num_trained_tokens)
         self._metrics.write(report.step, metrics)
+        self._phases.write(report.step, report.intervals)
         self.history.append(metrics)
         self.buffer.publish(report.version)
         self.changes.notify()

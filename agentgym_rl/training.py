@@ -34,6 +34,8 @@ from .model import model_folder, weights_size
 from .pace import Pace, SandboxPace, VerifierPace
 from .process import free_port
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .timeline import PhasesFile
+from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
 from .weights.folder import WeightsFolder
 
@@ -98,6 +100,15 @@ async def training(
         stack.callback(episodes.close)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
+        phases = PhasesFile(run_dir)
+        stack.callback(phases.close)
+        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
+        stack.callback(trackers.close)
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            trackers.log(step, metrics)
+            progress.step(step, metrics)
+
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
@@ -108,9 +119,10 @@ async def training(
             Buffer(config.rollout, total_groups=total_groups),
             episodes,
             metrics,
+            phases,
             publications=fleet,
             token=secrets.token_hex(16),
-            on_step=progress.step,
+            on_step=on_step,
         )
         yield kind(
             config,
@@ -122,6 +134,7 @@ async def training(
             controller,
             episodes,
             progress,
+            trackers,
         )
 
 
@@ -152,6 +165,7 @@ class TrainingRun(ABC):
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
+    trackers: Trackers
 
     @property
     @abstractmethod

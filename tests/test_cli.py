@@ -27,6 +27,7 @@ FLAGS = {
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
+    "timeline": "--json --out",
     "doctor": "--json --config --sandbox",
 }
 
