@@ -127,7 +127,7 @@ def test_a_reply_without_a_length_ends_with_its_connection():
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", ServerDisconnectedError, "complete"),
         (b"SSH-2.0-OpenSSH\r\n", BadReply, "HttpParser"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n", BadReply, "HttpParser"),
-        (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", BadReply, "Upgrade"),
+        (b"HTTP/1.1 101 S\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", BadReply, "Upgrade"),
     ],
     ids=["none", "cut short", "no http", "long headers", "an upgrade"],
 )
