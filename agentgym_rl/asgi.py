@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +20,7 @@ _KEEP_ALIVE_S = 120
 """A connection that was used stays open for its next request."""
 _HEADERS_TIMEOUT_S = 30.0
 """For the headers of a request to arrive whole; bodies are the app's to wait for."""
+_CONTINUE = b"HTTP/1.1 100 "
 
 
 class BodyTooLarge(ValueError):
@@ -57,15 +58,18 @@ async def reply(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """A complete answer."""
-    pairs = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
-    raw = [(name.encode(), value.encode()) for name, value in pairs.items()]
+    raw = [(b"content-type", content_type.encode()), (b"content-length", b"%d" % len(body))]
+    raw += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
 def header(scope: Scope, name: bytes) -> str:
     """A request header, or "" (`name` in lower case)."""
-    return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), "")
+    for key, value in scope["headers"]:
+        if key == name:
+            return value.decode("latin-1")
+    return ""
 
 
 @contextlib.asynccontextmanager
@@ -86,6 +90,8 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
+            server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=1,
             ws="none",
@@ -119,7 +125,10 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before and self.scope["method"] != "HEAD":  # its reply has no body
+            self.cycle.transport = cast("asyncio.Transport", _Corked(self.transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -133,6 +142,32 @@ class _Protocol(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+class _Corked:
+    """The transport of one reply: its headers leave with the first of its body, in one packet."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._headers = b""
+        self._open = False
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if self._open:
+            self._transport.write(data)
+        elif self._headers:
+            self._open = True
+            self._transport.write(self._headers + data)
+        elif data.startswith(_CONTINUE):
+            self._transport.write(data)
+        else:
+            self._headers = data
+
+    def close(self) -> None:
+        if self._headers and not self._open:
+            self.write(b"")
+        self._transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -19,8 +19,9 @@ from .env import Env, Message, Step, ToolSpec
 from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.counters import COUNTERS
+from .gateway.sampling import SessionSampling
 from .gateway.server import SessionServer
-from .gateway.sessions import Session, SessionRecord, SessionSampling
+from .gateway.sessions import Session, SessionRecord
 from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory

@@ -11,7 +11,7 @@ from .config import EvalConfig
 from .episode import Player, play_with_retries
 from .errors import ConfigError
 from .eval_result import DURATION, EnvResult, EvalResult, summarize
-from .gateway.sessions import SessionSampling
+from .gateway.sampling import SessionSampling
 from .seeding import derived_seed
 from .task import Task, TaskSource, length_of
 from .trajectory import Outcome, Trajectory

@@ -12,7 +12,7 @@ from .data import Epochs, without_end
 from .episode import Player, play_with_retries
 from .episode_log import EpisodeLog
 from .errors import ConfigError
-from .gateway.sessions import SessionSampling
+from .gateway.sampling import SessionSampling
 from .groups import FinishedGroups
 from .seeding import derived_seed
 from .task import Task, TaskSource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from agentgym_rl.prompt import Prompt
 
 from . import wire
 from .connection import Connection
-from .deltas import decode, streamed, whole
+from .deltas import EventStream, decode, whole
 
 T = TypeVar("T")
 
@@ -104,22 +104,23 @@ class HttpEngine(Engine):
         )
         url = self.url + wire.GENERATE
         headers = {"X-Session-ID": session_id}
-        posting = self._connection.post(
+        reply = await self._connection.post(
             wire.GENERATE, body, headers=headers, timeout_s=self._timeout_s
         )
-        async with posting as reply:
-            if stream:
-                async with (
-                    aclosing(reply.chunks()) as chunks,
-                    aclosing(streamed(chunks, url, has_spans=self.has_spans)) as deltas,
-                ):
-                    async for delta in deltas:
-                        if delta.finish_reason is not None:  # what follows is the stream's end
-                            await reply.drain(timeout_s=_END_TIMEOUT_S)
-                        yield delta
+        try:
+            if not stream:
+                yield whole(await reply.whole(), url, has_spans=self.has_spans)
                 return
-            raw = await reply.whole()
-        yield whole(raw, url, has_spans=self.has_spans)
+            events = EventStream(url, has_spans=self.has_spans)
+            while True:
+                for delta in events.feed(await reply.piece()):
+                    if delta.finish_reason is not None:  # what follows is the stream's end
+                        await reply.drain(timeout_s=_END_TIMEOUT_S)
+                        yield delta
+                        return
+                    yield delta
+        finally:
+            reply.close()
 
     async def pause(self, *, interrupt: Interrupt) -> None:
         await self._call("POST", PAUSE_PATHS[interrupt])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast, get_args
 
 import msgspec
@@ -41,31 +41,34 @@ def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
     return _Output(url, has_spans=has_spans).take(choice)
 
 
-async def streamed(
-    chunks: AsyncIterator[bytes], url: str, *, has_spans: bool = True
-) -> AsyncGenerator[Delta, None]:
-    """Deltas of a server-sent event stream, up to and with the one that has a finish_reason.
+class EventStream:
+    """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
 
     Tokens come as they arrive, each version once the engine has said it (vLLM: at the end).
     With `has_spans` False no version comes at all.
-
-    Raises:
-        EngineError: after what came, that the stream ended early, carried an error, or was
-            malformed; or that versions do not match the tokens.
-        ContextLengthError, RequestRefused: as `failures.py` says.
     """
-    output = _Output(url, has_spans=has_spans)
-    buffer = b""
-    async for chunk in chunks:
-        *events, buffer = (buffer + chunk).split(b"\n\n")
+
+    def __init__(self, url: str, *, has_spans: bool = True) -> None:
+        self._url = url
+        self._output = _Output(url, has_spans=has_spans)
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[Delta]:
+        """The deltas that `piece` completes; b"" is the end of the stream.
+
+        Raises:
+            EngineError: after what came, that the stream ended early, carried an error, or was
+                malformed; or that versions do not match the tokens.
+            ContextLengthError, RequestRefused: as `failures.py` says.
+        """
+        *events, self._rest = (self._rest + piece).split(b"\n\n")
         for payload in _payloads(events):
-            delta = output.take(_choice(payload, url))
-            yield delta
-            if delta.finish_reason is not None:
-                return
-    raise EngineError(
-        f"{url}: the stream ended after {output.num_tokens} tokens without a finish_reason"
-    )
+            yield self._output.take(_choice(payload, self._url))
+        if not piece:
+            raise EngineError(
+                f"{self._url}: the stream ended after {self._output.num_tokens} tokens without a "
+                "finish_reason"
+            )
 
 
 def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
@@ -122,7 +125,7 @@ class _Output:
             logprobs=logprobs,
             versions=self._stamped(choice) if self._has_spans else [],
             times_s=times,
-            finish_reason=cast(FinishReason | None, choice.finish_reason),
+            finish_reason=cast("FinishReason | None", choice.finish_reason),
             stop_reason=choice.stop_reason,
         )
 

@@ -9,10 +9,8 @@ from contextlib import asynccontextmanager
 from .dialects import Writer
 from .exchange import Exchange
 from .parsers import Event
-from .reply import Reply
+from .reply import OnEvents, Reply
 
-OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
-"""Told of what is added to a reply, possibly nothing."""
 _KEEP_ALIVE = b": still sampling\n"
 """A comment, which clients skip; without an empty line, or some would take it for an event."""
 

@@ -191,6 +191,7 @@ class Exchanges:
     def __init__(self) -> None:
         self._open: set[Exchange] = set()
         self._kept: OrderedDict[Exchange, None] = OrderedDict()
+        self._kept_bytes = 0
 
     @property
     def num_open(self) -> int:
@@ -210,10 +211,10 @@ class Exchanges:
         if not exchange.ended_well:
             return
         self._kept[exchange] = None
-        size_bytes = sum(kept.size_bytes for kept in self._kept)
-        while len(self._kept) > _KEPT or (size_bytes > _KEPT_BYTES and len(self._kept) > 1):
+        self._kept_bytes += exchange.size_bytes
+        while len(self._kept) > _KEPT or (self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1):
             oldest, _ = self._kept.popitem(last=False)
-            size_bytes -= oldest.size_bytes
+            self._kept_bytes -= oldest.size_bytes
 
     def earlier(self, asked: Asked) -> Exchange | None:
         """The answer that a request sent again belongs to; None for a request of its own.

@@ -152,7 +152,7 @@ class Replicas:
         a prefill costs less than waiting behind twice the queue. At least one must be `open`.
         """
         candidates = self.healthy or self.open
-        least = min(candidates, key=lambda replica: (replica.load, replica.num_sent))
+        least = min(candidates, key=_busy) if len(candidates) > 1 else candidates[0]
         home = self._homes.get(session_id)
         stays = home in candidates and home.load <= 2 * least.load + _SLACK
         chosen = home if home is not None and stays else least
@@ -162,3 +162,7 @@ class Replicas:
         if len(self._homes) > _HOMES:
             self._homes.popitem(last=False)
         return chosen, home is not None and home is not chosen
+
+
+def _busy(replica: Replica) -> tuple[int, int]:
+    return replica.load, replica.num_sent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from .messages import call_id, reasoning_keys
-from .parsers import ToolCall
+from .parsers import Event, ToolCall
 
 
 class Reply(ABC):
@@ -78,6 +78,10 @@ class Reply(ABC):
             for position, call in enumerate(calls)
         ]
         return {"role": "assistant", "content": content or None, **spoken, "tool_calls": called}
+
+
+OnEvents = Callable[[Reply, Sequence[Event]], Awaitable[None]]
+"""Told of what is added to a reply, possibly nothing."""
 
 
 def total_usage(replies: Sequence[Reply]) -> dict[str, int]:

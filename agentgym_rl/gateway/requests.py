@@ -9,8 +9,9 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from .errors import bad_request, unsupported
 from .fields import boolean, given_fields, integer, number
@@ -48,8 +49,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(Struct, frozen=True, kw_only=True):
     """A request this gateway can honour in full."""
 
     messages: Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ class ChatRequest:
     top_k: int
     seed: int | None
     stop: tuple[str, ...]
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
     prompt: str | Sequence[int] | None = None
     """What to continue as it is, text or token ids, with no template; `messages` then only shows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal
 
 from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
@@ -161,60 +161,60 @@ class Router(Sampler):
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
         turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
-        async with aclosing(self._sample(turn)) as deltas:
-            if stream:
-                async for delta in deltas:
-                    yield delta
-                return
-            whole = joined([delta async for delta in deltas])
-        for delta in whole:
-            yield delta
-
-    async def _sample(self, turn: PendingTurn) -> AsyncGenerator[Delta, None]:
-        while True:
+        constrained = sampling.grammar is not None
+        waiting: list[Delta] = []
+        finished = False
+        while not finished:
             segment = Segment(await self._choose(turn), self._replicas)
-            async with aclosing(self._taken(turn, segment)) as deltas:
-                async for delta in deltas:
-                    yield delta
-                    if delta.finish_reason is not None:
-                        return
-            self._account(segment)
-            end = turn.end(segment)
-            if end is not None:
-                yield end
-                return
-            await self._recover(turn, segment)
-
-    async def _taken(self, turn: PendingTurn, segment: Segment) -> AsyncGenerator[Delta, None]:
-        """What the turn has of a segment. A constrained turn has all of one, or nothing: no other
-        engine could go on in the middle of its grammar, so it begins again."""
-        async with aclosing(self._send(turn, segment)) as deltas:
-            if turn.sampling.grammar is None:
-                async for delta in deltas:
-                    turn.sampled.extend(delta.token_ids)
-                    yield delta
-                return
-            held = [delta async for delta in deltas]
-        for delta in held:
-            turn.sampled.extend(delta.token_ids)
-        ended = held and held[-1].finish_reason is not None
-        if not ended and turn.end(segment) is None:
-            self.counters["constrained_restarts"] += bool(turn.sampled)
-            segment.forget(turn.restart())
-            return
-        for delta in held:
+            self._send(turn, segment)
+            got: list[Delta] = []
+            try:
+                while not finished and (delta := await segment.next()) is not None:
+                    finished = delta.finish_reason is not None
+                    if not constrained:
+                        turn.sampled.extend(delta.token_ids)
+                    if constrained or not stream:
+                        got.append(delta)
+                    else:
+                        yield delta
+            finally:
+                await segment.close()
+            if constrained:
+                self._take_whole(turn, segment, got, finished=finished)
+            waiting += got
+            if not finished:
+                self._account(segment)
+                end = turn.end(segment)
+                if end is None:
+                    await self._recover(turn, segment)
+                else:
+                    waiting.append(end)
+                    finished = True
+        for delta in waiting if stream else joined(waiting):
             yield delta
 
-    def _send(self, turn: PendingTurn, segment: Segment) -> AsyncGenerator[Delta, None]:
+    def _send(self, turn: PendingTurn, segment: Segment) -> None:
         request_id = turn.next_request_id()
         salts = (self._salt(segment, request_id), turn.cache_salt)
-        return segment.deltas(
+        segment.send(
             turn.next_prompt(),
             turn.next_sampling(),
             request_id=request_id,
             session_id=turn.session_id,
             cache_salt="-".join(filter(None, salts)),
         )
+
+    def _take_whole(
+        self, turn: PendingTurn, segment: Segment, got: list[Delta], *, finished: bool
+    ) -> None:
+        """A constrained turn has all of a segment, or nothing: no other engine could go on in the
+        middle of its grammar, so it begins again."""
+        for delta in got:
+            turn.sampled.extend(delta.token_ids)
+        if not finished and turn.end(segment) is None:
+            self.counters["constrained_restarts"] += bool(turn.sampled)
+            segment.forget(turn.restart())
+            got.clear()
 
     def _salt(self, segment: Segment, request_id: str) -> str:
         """Who shares cached KV with this request: those of the same version, known for certain.
@@ -236,7 +236,17 @@ class Router(Sampler):
     async def _choose(self, turn: PendingTurn) -> Replica:
         """A replica for the turn's next segment; waits for one if need be."""
         replicas = self._replicas
-        self.counters["waits"] += not (replicas.open or self._closed)
+        if not (replicas.open or self._closed):
+            self.counters["waits"] += 1
+            await self._wait_for_any(turn)
+        if self._closed:
+            raise EngineError(f"request {turn.request_id}: the router was closed")
+        replica, moved = replicas.choose(turn.session_id)
+        self.counters["affinity_misses"] += moved
+        return replica
+
+    async def _wait_for_any(self, turn: PendingTurn) -> None:
+        replicas = self._replicas
         try:
             await replicas.changes.wait_for(
                 lambda: self._closed or bool(replicas.open),
@@ -246,11 +256,6 @@ class Router(Sampler):
             )
         except TimeoutError as error:
             raise EngineError(str(error)) from error
-        if self._closed:
-            raise EngineError(f"request {turn.request_id}: the router was closed")
-        replica, moved = replicas.choose(turn.session_id)
-        self.counters["affinity_misses"] += moved
-        return replica
 
     def _account(self, segment: Segment) -> None:
         """Count how an unfinished segment ended; tell whoever looks after the replica."""

@@ -70,18 +70,19 @@ def _row(path: list[Sampled], trained: Set[int], lineage: int) -> Row:
     lengths = [length for node in path for length in (len(node.context.ids), len(node.ids))]
     temperatures = [node.sample.temperature for node in path]
     trains = [_is_policy(node.sample) and node.turn in trained for node in path]
-    real = _is_real(np.array(logprobs))
-    policy_versions = np.array(versions, np.int32)
+    reported = np.fromiter(logprobs, np.float64)
+    real = _is_real(reported)
+    policy_versions = np.fromiter(versions, np.int32)
     return Row(
-        tokens=np.array(tokens, np.int32),
+        tokens=np.fromiter(tokens, np.int32),
         loss_mask=_spread(trains, False, lengths) & real & (policy_versions != UNKNOWN_VERSION),
         # a masked token's log-prob must not reach a ratio as inf or NaN
-        behavior_logprobs=np.where(real, logprobs, 0.0).astype(np.float32),
+        behavior_logprobs=np.where(real, reported, 0.0).astype(np.float32),
         policy_versions=policy_versions,
-        admitted_versions=np.array(admitted, np.int32),
+        admitted_versions=np.fromiter(admitted, np.int32),
         temperatures=_spread(temperatures, 0.0, lengths).astype(np.float32),
         turn_ids=_spread([node.turn for node in path], -1, lengths).astype(np.int32),
-        times_s=np.array(times_s, np.float64),
+        times_s=np.fromiter(times_s, np.float64),
         lineage=lineage,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import cast
@@ -45,6 +44,9 @@ class Segment:
         self._num_sure = 0
         self._num_reported = 0
         self._held: list[Delta] = []
+        self._stream: AsyncGenerator[Delta, None] | None = None
+        self._sent = 0.0
+        self._rest: Iterator[Delta] | None = None
 
     @property
     def steady(self) -> bool:
@@ -56,7 +58,7 @@ class Segment:
         self.num_unknown = 0
         self.num_discarded += num_tokens
 
-    async def deltas(
+    def send(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
@@ -64,14 +66,8 @@ class Segment:
         request_id: str,
         session_id: str,
         cache_salt: str,
-    ) -> AsyncGenerator[Delta, None]:
-        """The deltas that count, as they come. The last one has a finish_reason, unless the
-        turn is to go on: after an abort, a failure, or the replica's leave.
-
-        Raises:
-            RequestRefused, ContextLengthError: it is the request's fault.
-            EngineError: a finished reply does not name the versions of its tokens.
-        """
+    ) -> None:
+        """Ask the replica. Whoever does calls `close`."""
         upstream = self.replica.engine.generate(
             token_ids,
             sampling,
@@ -80,20 +76,41 @@ class Segment:
             stream=True,  # tokens that have arrived outlive their engine
             cache_salt=cache_salt,
         )
+        self._stream = cast("AsyncGenerator[Delta, None]", upstream)
+        self._sent = time.monotonic()
         self.replica.asked()
-        sent = time.monotonic()
-        try:
-            async with aclosing(cast("AsyncGenerator[Delta, None]", upstream)) as stream:
-                while self._finish is None and (delta := await self._next(stream)) is not None:
-                    self.replica.answered()
-                    if self._counts(delta):
-                        yield self._stamped(delta)
-        finally:
-            self.replica.left(after_s=time.monotonic() - sent)
-        for delta in self._settle():
-            yield delta
 
-    async def _next(self, stream: AsyncGenerator[Delta, None]) -> Delta | None:
+    async def next(self) -> Delta | None:
+        """The next delta that counts, as it comes; None after the last. That one has a
+        finish_reason, unless the turn is to go on: after an abort, a failure, or the replica's
+        leave.
+
+        Raises:
+            RequestRefused, ContextLengthError: it is the request's fault.
+            EngineError: a finished reply does not name the versions of its tokens.
+        """
+        while self._stream is not None and self._finish is None:
+            delta = await self._arrival(self._stream)
+            if delta is None:
+                break
+            self.replica.answered()
+            if self._counts(delta):
+                return self._stamped(delta)
+        if self._rest is None:
+            await self.close()
+            self._rest = self._settle()
+        return next(self._rest, None)
+
+    async def close(self) -> None:
+        """Hang up, if there was more to come. Idempotent."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            try:
+                await stream.aclose()
+            finally:
+                self.replica.left(after_s=time.monotonic() - self._sent)
+
+    async def _arrival(self, stream: AsyncGenerator[Delta, None]) -> Delta | None:
         """The next delta; None when there is none, because the replica failed or left. How one
         that leaves goes down is no failure.
 

@@ -10,9 +10,12 @@ from agentgym_rl.asgi import App, serving
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
 
-from .app import GatewayApp, SessionApp
+from .app import GatewayApp
 from .chat import ChatFormat
-from .sessions import Session, SessionRecord, SessionSampling, SessionTable
+from .sampling import SessionSampling
+from .session_app import SessionApp
+from .session_table import SessionTable
+from .sessions import Session, SessionRecord
 
 
 class SessionServer:

@@ -3,58 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import secrets
 import zlib
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import UNKNOWN_VERSION
-from agentgym_rl.seeding import derived_seed
 from agentgym_rl.trajectory import NO_CREDIT, Credit, Row
 
 from .bodies import Bodies
 from .conversations import Conversations
 from .counters import COUNTERS
 from .credit import Credits
-from .errors import session_closed, unknown_key
 from .exchange import Exchanges
 from .requests import ChatRequest
 from .rows import export_rows
+from .sampling import SessionSampling
 from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
 
 if TYPE_CHECKING:
     from .canary import Pending
 
-_REMEMBERED = 100_000
-"""Closed sessions that still answer 410; older ones answer 401."""
-
 _DEFAULTS = GatewayConfig()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSampling:
-    """The session's sampling policy; it stands above what the client asks for.
-
-    `temperature` None lets the client decide (default 1). `max_tokens` bounds every turn. `seed`
-    gives each turn a seed of its own. With `train`, top_p and top_k are refused, because
-    log-probs of a cut distribution cannot be trained on.
-    """
-
-    max_tokens: int
-    temperature: float | None = None
-    seed: int | None = None
-    train: bool = True
-
-    def turn_seed(self, request: int) -> int | None:
-        """The seed of one request: 48 bits, a function of `seed` and its number alone."""
-        return None if self.seed is None else derived_seed(self.seed, str(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +131,13 @@ class Session:
         """A comparison that was begun; it is counted once it is done."""
         self._canaries.append(pending)
 
-    @contextmanager
-    def in_flight(self, deadline: asyncio.Timeout) -> Iterator[None]:
-        """Let `abort` end this turn by its deadline."""
+    def begin(self, deadline: asyncio.Timeout) -> None:
+        """A turn is under way; `abort` ends it by its deadline."""
         self._in_flight.add(deadline)
-        try:
-            yield
-        finally:
-            self._in_flight.discard(deadline)
+
+    def end(self, deadline: asyncio.Timeout) -> None:
+        """It is over."""
+        self._in_flight.discard(deadline)
 
     def abort(self) -> None:
         """Refuse further turns and end those in flight; they leave no trace but a count."""
@@ -259,48 +232,3 @@ class Session:
         verdicts = [pending.result() for pending in self._canaries if pending.done()]
         found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
         return {"canary_turns": len(verdicts), **found}
-
-
-class SessionTable:
-    """Open sessions by key. Keys are kept and compared as digests: timing tells nothing."""
-
-    def __init__(self) -> None:
-        self._open: dict[bytes, Session] = {}
-        self._closed: OrderedDict[bytes, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, session: Session) -> None:
-        """Let the session's key in."""
-        self._open[_digest(session.key)] = session
-
-    def remove(self, session: Session) -> None:
-        """Shut the session's key out; idempotent."""
-        digest = _digest(session.key)
-        self._open.pop(digest, None)
-        self._closed[digest] = None
-        if len(self._closed) > _REMEMBERED:
-            self._closed.popitem(last=False)
-
-    def authenticate(self, key: str) -> Session:
-        """The open session `key` belongs to.
-
-        Raises:
-            ApiError: 401 for a key never given out, 410 for one of a closed session.
-        """
-        digest = _digest(key)
-        session = self._open.get(digest)
-        if session is not None and hmac.compare_digest(session.key.encode(), _bytes(key)):
-            if session.closed:
-                raise session_closed()
-            return session
-        raise session_closed() if digest in self._closed else unknown_key()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.blake2b(_bytes(key), digest_size=16).digest()
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")

@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym_rl.errors import ConfigError
@@ -54,6 +55,8 @@ class ChatTemplate:
         environment = _environment()
         try:
             self._template = environment.from_string(source)
+            # a ChainMap, which every rendering would walk through
+            self._template.globals = dict(self._template.globals)
             named = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ConfigError(f"the chat template does not compile: {error}") from error
@@ -151,8 +154,31 @@ class _Generation(Extension):
         return caller()
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, quicker at what templates do most and what is safe: keys of plain dicts, and
+    macros of their own."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _OF_DICTS:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(__obj) is Macro:
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return __obj(__context.eval_ctx, *args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+
+_OF_DICTS = frozenset(dir(dict))
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
 from agentgym_rl.errors import EngineError, RequestRefused
 from agentgym_rl.prompt import Prompt
-from agentgym_rl.seeding import derived_seed
 
 from .chat import ChatFormat, Detokenizer
-from .errors import bad_request, session_closed, unsupported
+from .errors import bad_request, session_closed
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -27,9 +25,10 @@ from .parsers import (
     ToolCall,
 )
 from .prompts import prepare_context
-from .reply import Reply
+from .reply import OnEvents, Reply
 from .requests import ChatRequest
-from .sessions import Session, SessionSampling
+from .sampling import check_cuts, turn_sampling
+from .sessions import Session
 from .stops import StopCutter
 from .tree import Context, Sample, Sampled
 
@@ -73,8 +72,8 @@ class Turn(Reply):
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
 
-    async def events(self, sampler: Sampler) -> AsyncGenerator[list[Event], None]:
-        """Sample; what each delta adds to the message, then what its end adds.
+    async def play(self, sampler: Sampler, on_events: OnEvents) -> None:
+        """Sample; tell what each delta adds to the message, then what its end adds.
 
         Raises:
             ApiError: 400, the engine cannot hold the reply to what the request asks for.
@@ -88,13 +87,20 @@ class Turn(Reply):
             session_id=self.session.id,
             stream=self.request.stream,
         )
-        async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
-            with self._blame_grammar():
+        try:
+            async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
                 async for delta in stream:
-                    yield self._keep(self._take(delta))
+                    await on_events(self, self._keep(self._take(delta)))
+        except RequestRefused as error:
+            # an engine that refuses a request with a grammar refuses the grammar, and whoever
+            # asked for it has to know: it is made of their schemas
+            if self.request.form is None:
+                raise
+            param = self.request.form.param
+            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
         text = self._cutter.feed(self._detokenizer.finish(), last=True)
-        yield self._keep(self._parser.feed(text) + self._parser.finish())
+        await on_events(self, self._keep(self._parser.feed(text) + self._parser.finish()))
 
     @property
     def finish_reason(self) -> str:
@@ -171,18 +177,6 @@ class Turn(Reply):
         counters["length_turns"] += self._finish == "length"
         return node
 
-    @contextmanager
-    def _blame_grammar(self) -> Iterator[None]:
-        """An engine that refuses a request with a grammar refuses the grammar, and whoever asked
-        for it has to know: it is made of their schemas."""
-        try:
-            yield
-        except RequestRefused as error:
-            if self.request.form is None:
-                raise
-            param = self.request.form.param
-            raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
-
     def _check_end(self) -> None:
         count, named = len(self.sample.ids), len(self.sample.versions)
         if self._finish is None or self._finish == "abort":
@@ -223,28 +217,18 @@ class Turn(Reply):
         return kept
 
 
-async def sample(
-    turns: Sequence[Turn],
-    sampler: Sampler,
-    on_events: Callable[[Turn, Sequence[Event]], Awaitable[None]],
-) -> None:
+async def sample(turns: Sequence[Turn], sampler: Sampler, on_events: OnEvents) -> None:
     """Sample all turns at once, telling of each delta as it comes.
 
     Raises:
         EngineError: one of them failed; the others are aborted.
     """
-
-    async def one(turn: Turn) -> None:
-        async with aclosing(turn.events(sampler)) as batches:
-            async for events in batches:
-                await on_events(turn, events)
-
     if len(turns) == 1:
-        return await one(turns[0])
+        return await turns[0].play(sampler, on_events)
     try:
         async with asyncio.TaskGroup() as tasks:
             for turn in turns:
-                tasks.create_task(one(turn), name=turn.id)
+                tasks.create_task(turn.play(sampler, on_events), name=turn.id)
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
 
@@ -264,25 +248,11 @@ async def open_turns(
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
-    policy = session.sampling
-    if policy.train:
-        _refuse_cuts(request)
+    check_cuts(session.sampling, request)
     context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
     prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
-    sampling = SamplingParams(
-        max_tokens=min(
-            policy.max_tokens,
-            request.max_tokens or policy.max_tokens,
-            max_model_len - len(prompt),
-        ),
-        temperature=_temperature(request, policy),
-        top_p=request.top_p,
-        top_k=request.top_k,
-        seed=request.seed,
-        stop=request.stop,
-        stop_token_ids=chat.stop_token_ids,
-        grammar=None if request.form is None else grammars.of(request.form, prompt_end),
-    )
+    room = max_model_len - len(prompt)
+    grammar = None if request.form is None else grammars.of(request.form, prompt_end)
     tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [
@@ -294,29 +264,16 @@ async def open_turns(
             index=index,
             context=context,
             prompt=prompt,
-            sampling=replace(sampling, seed=_seed(request, policy, number, index)),
+            sampling=turn_sampling(
+                session.sampling,
+                request,
+                number=number,
+                index=index,
+                room=room,
+                stop_token_ids=chat.stop_token_ids,
+                grammar=grammar,
+            ),
             parser=TextParser() if raw else parsers(tools, prompt_end),
         )
         for index in range(request.n)
     ]
-
-
-def _seed(request: ChatRequest, policy: SessionSampling, number: int, index: int) -> int | None:
-    """The samples of one request never share a seed."""
-    if policy.seed is not None:
-        return policy.turn_seed(number)
-    if request.seed is None or index == 0:
-        return request.seed
-    return derived_seed(request.seed, f"sample/{index}")
-
-
-def _refuse_cuts(request: ChatRequest) -> None:
-    for name, value, off in (("top_p", request.top_p, 1.0), ("top_k", request.top_k, 0)):
-        if value != off:
-            raise unsupported(name, f"got {value}; a training session samples all tokens")
-
-
-def _temperature(request: ChatRequest, policy: SessionSampling) -> float:
-    if policy.temperature is not None:
-        return policy.temperature
-    return 1.0 if request.temperature is None else request.temperature

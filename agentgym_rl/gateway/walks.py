@@ -8,7 +8,7 @@ nothing any more once there is one that it does not know of.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -74,12 +74,14 @@ class Walks:
         trusted: bool,
     ) -> None:
         """Remember that `walk` goes on to `anchor`, by the first `count` messages said after it."""
-        longer = replace(
-            walk,
-            said=[*walk.said, *said[:count]],
-            whole=[*walk.whole, *whole[:count]],
-            anchor=anchor,
-            trusted=trusted,
+        longer = Walk(
+            walk.tools,
+            walk.template_kwargs,
+            [*walk.said, *said[:count]],
+            [*walk.whole, *whole[:count]],
+            walk.root,
+            anchor,
+            trusted,
         )
         others = [other for other in self._last if other is not walk]
         self._last = [*others[1 - _KEPT :], longer]

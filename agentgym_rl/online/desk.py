@@ -22,8 +22,9 @@ from typing import Any
 
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.groups import FinishedGroups
 from agentgym_rl.seeding import derived_number, derived_seed
 from agentgym_rl.task import Task

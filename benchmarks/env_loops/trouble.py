@@ -18,7 +18,8 @@ import uvloop
 from agentgym_rl.agent import Agent
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
+from agentgym_rl.gateway.sampling import SessionSampling
+from agentgym_rl.gateway.sessions import SessionRecord
 from agentgym_rl.specs import EnvSpec
 from agentgym_rl.sync_env import SyncEnv
 from agentgym_rl.task import Task

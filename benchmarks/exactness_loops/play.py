@@ -19,8 +19,9 @@ from agentgym_rl.engine import Interrupt
 from agentgym_rl.engines.client import HttpEngine
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.router import Router
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
+from agentgym_rl.gateway.sessions import SessionRecord
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
 from benchmarks._common import say

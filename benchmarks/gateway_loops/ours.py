@@ -22,8 +22,9 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.client import HttpEngine
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.router import Router
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.model import BUNDLED
 
 _CONTEXT = 1 << 17

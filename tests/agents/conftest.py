@@ -24,8 +24,9 @@ from agentgym_rl.env import Env
 from agentgym_rl.episode import Deadlines, Player
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionRecord, SessionSampling
+from agentgym_rl.gateway.sessions import SessionRecord
 from agentgym_rl.model import BUNDLED, resolve_model
 from agentgym_rl.specs import EnvSpec, wrapped
 from agentgym_rl.task import Task

@@ -14,8 +14,8 @@ from arl_agents.command.agent import Command
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.env import Env, Step
 from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.task import Task
 
 sys.path.append(str(Path(__file__).parent))

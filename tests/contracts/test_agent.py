@@ -16,8 +16,8 @@ from agentgym_rl.env import Env, Step
 from agentgym_rl.errors import AgentError, ConfigError, EnvError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.registry import listing
 from agentgym_rl.task import Task

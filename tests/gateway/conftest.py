@@ -16,8 +16,9 @@ from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engine import Sampler
 from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
 from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.template import ChatTemplate
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trajectory import NOT_SAMPLED, Row

@@ -8,7 +8,7 @@ from llguidance import LLMatcher, LLTokenizer
 from reading import read
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.parsers import for_model, grammars_for
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.model import BUNDLED
 
 END = "<|im_end|>"
@@ -28,9 +28,9 @@ def follows(chat, grammar: str, text: str) -> bool:
 
 def written(chat, form, *, family: str, prompt_end: str = "assistant\n") -> str:
     """The grammar of a reply of this form."""
-    return grammars_for(chat, GatewayConfig(tool_parser=family)).of(form, prompt_end)
+    return readers_of(chat, GatewayConfig(tool_parser=family))[1].of(form, prompt_end)
 
 
 def said(chat, text: str, tools, *, family: str, prompt_end: str = "assistant\n"):
     """What the family's parser reads."""
-    return read(for_model(chat, GatewayConfig(tool_parser=family))(tools, prompt_end), text)
+    return read(readers_of(chat, GatewayConfig(tool_parser=family))[0](tools, prompt_end), text)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.parsers import for_model
+from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.streamed import StreamedMessage
 from agentgym_rl.gateway.template import ChatTemplate
@@ -99,14 +99,14 @@ def test_a_response_template_comes_next(call):
 @pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_the_bundled_models_are_hermes_without_thoughts(name, caplog):
     caplog.set_level(logging.INFO)
-    for_model(ChatFormat.load(BUNDLED_MODELS[name]), GatewayConfig())
+    readers_of(ChatFormat.load(BUNDLED_MODELS[name]), GatewayConfig())
     assert "tool calls are read as hermes, thoughts as content" in caplog.text
 
 
 @pytest.mark.parametrize(("tag", "how"), [("</think>", "reasoning"), ("", "content")])
 def test_thoughts_are_read_where_the_template_knows_their_tags(tag, how, caplog):
     caplog.set_level(logging.INFO)
-    for_model(_chat(f"{TURN}{{# {tag} #}}"), GatewayConfig())
+    readers_of(_chat(f"{TURN}{{# {tag} #}}"), GatewayConfig())
     assert f"thoughts as {how}" in caplog.text
 
 
@@ -122,14 +122,14 @@ def test_a_response_template_is_found_in_the_tokenizer_config(tmp_path):
 
 def test_a_response_template_that_is_not_there_is_refused(chat):
     with pytest.raises(ConfigError, match="has none; allowed: auto, "):
-        for_model(chat, GatewayConfig(tool_parser="response_template"))
+        readers_of(chat, GatewayConfig(tool_parser="response_template"))
 
 
 def test_a_response_template_says_itself_what_a_thought_is():
     chat = _chat(TURN, response_template=RESPONSE)
     config = GatewayConfig(tool_parser="response_template", reasoning_parser="none")
     with pytest.raises(ConfigError, match=r"reasoning_parser is 'none'.*allowed: auto"):
-        for_model(chat, config)
+        readers_of(chat, config)
 
 
 @pytest.mark.parametrize("name", ["tool_parser", "reasoning_parser"])

@@ -12,7 +12,8 @@ from agentgym_rl.asgi import serving
 from agentgym_rl.config import GatewayConfig, OpenAIEngineConfig
 from agentgym_rl.gateway.relay import Relay
 from agentgym_rl.gateway.relay.openai_upstream import OpenAIUpstream
-from agentgym_rl.gateway.sessions import Session, SessionSampling
+from agentgym_rl.gateway.sampling import SessionSampling
+from agentgym_rl.gateway.sessions import Session
 
 NAME = "someones/model"
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {}}}

@@ -18,8 +18,8 @@ from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.eval_run import evaluate_model
 from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.inspect.progress import make_progress
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.registry import make_sandbox

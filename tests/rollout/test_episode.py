@@ -15,8 +15,8 @@ from agentgym_rl.episode import Deadlines, EpisodeEnv, Player
 from agentgym_rl.errors import EnvError, SandboxError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.specs import EnvSpec, wrapped
 from agentgym_rl.task import Task

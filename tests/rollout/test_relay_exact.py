@@ -5,8 +5,8 @@ import pytest
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionSampling
 from agentgym_rl.model import BUNDLED
 
 pytest.importorskip("anthropic")

@@ -13,7 +13,7 @@ from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.client import HttpEngine
 from agentgym_rl.errors import RequestRefused
 from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.parsers import ToolCall, for_model, grammars_for
+from agentgym_rl.gateway.parsers import ToolCall, readers_of
 from agentgym_rl.gateway.reply_form import ReplyForm
 from agentgym_rl.model import BUNDLED
 
@@ -51,7 +51,7 @@ def _run(server, scenario):
 
 
 def test_replies_are_what_they_are_held_to(vllm_server, chat):
-    grammars = grammars_for(chat, GatewayConfig())
+    grammars = readers_of(chat, GatewayConfig())[1]
     forms = [ReplyForm(SCHEMA), *(ReplyForm(schema, [TOOL], True) for schema in (None, SCHEMA))]
     written = [grammars.of(form, "assistant\n") for form in forms]
 
@@ -66,7 +66,7 @@ def test_replies_are_what_they_are_held_to(vllm_server, chat):
     assert [reply.finish_reason for reply in replies] == ["stop"] * 12
     for index, reply in enumerate(replies):
         text = chat.text(reply.token_ids[:-1])
-        parser = for_model(chat, GatewayConfig())([TOOL], "assistant\n")
+        parser = readers_of(chat, GatewayConfig())[0]([TOOL], "assistant\n")
         [said] = parser.feed(text) + parser.finish() if index >= 4 else [text]
         called = isinstance(said, ToolCall)
         assert called if 4 <= index < 8 else called or index < 4 or said == text
@@ -76,7 +76,7 @@ def test_replies_are_what_they_are_held_to(vllm_server, chat):
 
 
 def test_a_schema_that_is_none_is_refused_and_the_server_lives(vllm_server, chat):
-    bad = grammars_for(chat, GatewayConfig()).of(ReplyForm({"type": "nonsense"}), "assistant\n")
+    bad = readers_of(chat, GatewayConfig())[1].of(ReplyForm({"type": "nonsense"}), "assistant\n")
 
     async def scenario(engine):
         with pytest.raises(RequestRefused, match="nonsense"):

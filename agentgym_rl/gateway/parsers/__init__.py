@@ -12,7 +12,7 @@ which answers with an error the model can learn from. A call that never closes i
 """
 
 from .events import Event, Parser, Reasoning, TextParser, ToolCall
-from .families import PROMPT_END_TOKENS, ParserFactory, for_model, grammars_for
+from .families import PROMPT_END_TOKENS, ParserFactory, readers_of
 from .grammars import Grammars
 from .hermes import HermesParser, parse_call
 from .llama3_json import Llama3JsonParser
@@ -35,7 +35,6 @@ __all__ = [
     "TextParser",
     "ThinkParser",
     "ToolCall",
-    "for_model",
-    "grammars_for",
     "parse_call",
+    "readers_of",
 ]

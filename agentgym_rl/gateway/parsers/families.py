@@ -36,16 +36,17 @@ FAMILIES: Mapping[str, Callable[[Tools], Parser]] = {
 _MENTIONS = {"qwen3_xml": "<function=", "hermes": "<tool_call>", "llama3_json": "<|python_tag|>"}
 
 
-def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
-    """Parsers for the replies of the model that speaks `chat`.
+def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, Grammars]:
+    """Parsers for the replies of the model that speaks `chat`, and grammars of what they read.
 
     Raises:
         ConfigError: the config names a parser that does not fit the model.
     """
-    family = _family(chat, config)
-    if family == "response_template":
-        return _by_template(chat, config)
+    family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
     thinks = _thinks(chat, config)
+    grammars = Grammars(chat, family=family, thinks=thinks)
+    if family == "response_template":
+        return _by_template(chat, config), grammars
     _log.info(
         "tool calls are read as %s, thoughts as %s",
         "content" if family == "none" else family,
@@ -59,16 +60,7 @@ def for_model(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
             return inner
         return ThinkParser(inner, opened=prompt_end.rstrip().endswith(OPEN))
 
-    return open_parser
-
-
-def grammars_for(chat: ChatFormat, config: GatewayConfig) -> Grammars:
-    """Grammars of replies that `for_model`'s parsers read."""
-    return Grammars(chat, family=_family(chat, config), thinks=_thinks(chat, config))
-
-
-def _family(chat: ChatFormat, config: GatewayConfig) -> str:
-    return detect(chat) if config.tool_parser == "auto" else config.tool_parser
+    return open_parser, grammars
 
 
 def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:

@@ -18,16 +18,18 @@ import msgspec
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import EngineError
-from agentgym_rl.gateway.app import SessionApp
-from agentgym_rl.gateway.delivery import OnEvents, deliver, kept_alive
+from agentgym_rl.gateway.delivery import deliver, kept_alive
 from agentgym_rl.gateway.dialects import Dialect
 from agentgym_rl.gateway.dialects.chat import DONE, ChatDialect
 from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import ResponsesDialect
 from agentgym_rl.gateway.exchange import Exchange
+from agentgym_rl.gateway.reply import OnEvents
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.server import SessionServer
-from agentgym_rl.gateway.sessions import Session, SessionTable
+from agentgym_rl.gateway.session_app import SessionApp
+from agentgym_rl.gateway.session_table import SessionTable
+from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.gateway.streamed import StreamedMessage
 
 from .asked import imposed, passed_on, translated

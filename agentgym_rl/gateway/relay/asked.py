@@ -10,7 +10,7 @@ from agentgym_rl.gateway.errors import bad_request, unsupported
 from agentgym_rl.gateway.fields import json_object
 from agentgym_rl.gateway.reply_form import ANY_OBJECT, ReplyForm, Tools
 from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import SessionSampling
+from agentgym_rl.gateway.sampling import SessionSampling
 
 
 def passed_on(body: bytes) -> dict[str, Any]:

@@ -9,7 +9,6 @@ other parameter is honoured or refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
@@ -39,8 +38,7 @@ _THOUGHTS = "reasoning.encrypted_content"
 _PLAIN = {"type": "text"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsesRequest(ChatRequest):
+class ResponsesRequest(ChatRequest, frozen=True, kw_only=True):
     """A request this gateway can honour in full; `messages` begin with its instructions."""
 
     store: bool
