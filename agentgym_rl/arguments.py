@@ -72,7 +72,28 @@ def load_configuration(args: Namespace) -> Config:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
+    if getattr(args, "resume", None) is not None and args.command in ("train", "serve"):
+        return _resumed(args, overrides)
     return load_config(args.config, overrides)
+
+
+def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
+    """The configuration of the run that goes on, or the file that is given, with `overrides`.
+
+    Raises:
+        ConfigError: there is no run, or it cannot go on with that.
+    """
+    from .config import load_config
+    from .model import resolve_paths
+    from .resumed import check_resumable
+    from .run_dir import config_of
+
+    if "run" in overrides:
+        raise ConfigError("--resume goes on in the run's own folder: leave out --run")
+    file = config_of(args.resume, f"--resume {args.resume}")
+    config = resolve_paths(load_config(args.config or file, overrides))
+    check_resumable(args.resume, config)
+    return config
 
 
 # ---------------------------------------------------------------- commands and their flags
@@ -150,6 +171,8 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
 
 
 def _audit(parser: ArgumentParser) -> None:
@@ -259,6 +282,7 @@ def _training(parser: ArgumentParser) -> None:
     from .config import preset_names
 
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     names = ", ".join(preset_names())
     parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import time
@@ -23,19 +24,24 @@ from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
 from .episode_log import EpisodeLog
-from .errors import ProcessDied
+from .errors import ConfigError, ProcessDied
 from .evaluate import EvalResult
 from .fleet import Fleet
 from .groups import FinishedGroups
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
-from .metrics import MetricsFile
+from .metrics import MetricsFile, finite, rewrite_metrics
 from .model import model_folder, weights_size
 from .pace import Pace, SandboxPace, VerifierPace
 from .process import free_port
+from .recovery import NOTHING, Recovered, recover
+from .resumed import check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .trainer.launch import trainer_processes
+from .trainer.manifest import newest_checkpoint, read_manifest
 from .weights.folder import WeightsFolder
+
+log = logging.getLogger(__name__)
 
 _FLOAT32_OVER_BFLOAT16 = 2
 """Versions are float32 (the trainer's master weights); a model's files often are not."""
@@ -48,6 +54,9 @@ class TrainResult:
     eval_before: float | None
     eval_after: float | None
     steps: int
+    """In all, those before a resume included; so are staleness and dropped groups."""
+    resumed_from: int | None
+    """Batches that the checkpoint had from which the run went on; None: it was not resumed."""
     staleness_mean: float
     staleness_max: float
     groups_dropped: Mapping[str, int]
@@ -85,32 +94,62 @@ class Played:
 
 @contextlib.asynccontextmanager
 async def training(
-    kind: type[TrainingRun], config: Config, progress: Progress
+    kind: type[TrainingRun], config: Config, progress: Progress, *, resume: Path | None = None
 ) -> AsyncIterator[TrainingRun]:
-    """A run of this kind in a folder of its own, ready to be `run`; it ends with the context."""
-    run_dir, config_file = create_run_dir(config, kind=kind.folder)
+    """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
+    to be `run`; it ends with the context.
+
+    Raises:
+        ConfigError: the folder is another run's, or holds nothing to go on with.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(release_if_unused, run_dir)
+        if resume is None:
+            run_dir, config_file = create_run_dir(config, kind=kind.folder)
+            stack.callback(release_if_unused, run_dir)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir = Path(os.path.abspath(resume))
+            stack.enter_context(held(run_dir))
+            check_unfinished(run_dir, config)
+            config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
+        recovered = _begin(config, run_dir, episodes)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
-        fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights_dir)
-        total_groups = config.steps * config.rollout.groups_per_batch
+        fleet = Fleet(
+            config,
+            config_file,
+            processes,
+            model_dir=model_dir,
+            weights_dir=weights_dir,
+            version=recovered.step,
+            incarnation=recovered.incarnation,
+        )
+        buffer = Buffer(
+            config.rollout, total_groups=config.steps * config.rollout.groups_per_batch
+        )
+        buffer.restore(
+            recovered.step,
+            leased=recovered.leased,
+            waiting=recovered.waiting,
+            dropped=recovered.dropped,
+        )
         controller = Controller(
             config,
-            Buffer(config.rollout, total_groups=total_groups),
+            buffer,
             episodes,
             metrics,
             publications=fleet,
             token=secrets.token_hex(16),
             on_step=progress.step,
+            recovered=recovered,
         )
         yield kind(
             config,
@@ -122,7 +161,38 @@ async def training(
             controller,
             episodes,
             progress,
+            recovered,
         )
+
+
+def _begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
+    """What there is of the run, and the log and the metrics file brought to where it goes on.
+
+    Raises:
+        ConfigError: see `recover`.
+    """
+    checkpoint = newest_checkpoint(run_dir / "checkpoints")
+    step = read_manifest(checkpoint).step if checkpoint else 0
+    incarnation = episodes.begin(
+        step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
+    )
+    if not incarnation:
+        if episodes.num_groups:
+            raise ConfigError(
+                f"{shown(run_dir)}: the run was begun by an earlier version of this package, whose "
+                "log does not say enough to go on; begin a new run"
+            )
+        return NOTHING
+    found = recover(
+        run_dir / "episodes.db", step=step, checkpoint=checkpoint, incarnation=incarnation
+    )
+    rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
+    log.info(
+        "going on from %s: %d batches are trained again from the log, %d groups wait, "
+        "%d have begun",
+        *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
+    )
+    return found
 
 
 def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
@@ -152,6 +222,7 @@ class TrainingRun(ABC):
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
+    recovered: Recovered
 
     @property
     @abstractmethod
@@ -200,6 +271,8 @@ class TrainingRun(ABC):
             controller_url=controller_url,
             rendezvous=f"tcp://127.0.0.1:{free_port()}",
             token=self.controller.token,
+            incarnation=self.recovered.incarnation,
+            resume=self.recovered.checkpoint,
         ):
             await self.processes.start(spec)
 
@@ -213,13 +286,14 @@ class TrainingRun(ABC):
             )
 
     async def wait_trainer(self) -> None:
-        """Until every rank has loaded the model."""
+        """Until every rank has loaded the model, and training begins."""
         await self.controller.changes.wait_for(
             lambda: len(self.controller.ready_ranks) == self.config.trainer.num_ranks,
             who="arl train",
             what="the trainer to load its model",
             timeout_s=self.config.trainer.start_timeout_s,
         )
+        await self.episodes.ready()
 
     async def wait_trained(self) -> None:
         """Until every batch is trained."""
@@ -266,6 +340,7 @@ class TrainingRun(ABC):
             eval_before=before.reward if before else None,
             eval_after=after.reward if after else None,
             steps=len(history),
+            resumed_from=self.recovered.step if self.recovered.incarnation else None,
             staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
             staleness_max=max(m["staleness/max"] for m in history),
             groups_dropped=dict(self.controller.buffer.dropped),

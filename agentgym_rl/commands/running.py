@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.arguments import load_configuration
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 def train(args: Namespace) -> int:
     from agentgym_rl.run import train
 
-    return _run(args, train)
+    return _run(args, partial(train, resume=args.resume))
 
 
 def serve(args: Namespace) -> int:
     from agentgym_rl.serve_run import serve
 
-    return _run(args, serve)
+    return _run(args, partial(serve, resume=args.resume))
 
 
 def evaluate(args: Namespace) -> int:

@@ -124,8 +124,10 @@ async def train(controller: Controller, engine: ScriptedEngine, steps: int) -> l
         await asyncio.sleep(0.02)
         shards.append(shard)
         await engine.update_weights("", version=step + 1)
-        checkpoint = "there" if step == steps - 2 else ""
-        await controller.report(StepReport(step, step + 1, {}, checkpoint=checkpoint))
+        trained = list(dict.fromkeys(shard.group_ids))
+        await controller.report(StepReport(step, step + 1, {}, group_ids=trained))
+        if step == steps - 2:
+            await controller.checkpointed(step + 1, "there")
     return shards
 
 
