@@ -187,6 +187,12 @@ def _audit(parser: ArgumentParser) -> None:
     )
 
 
+def _ledger(parser: ArgumentParser) -> None:
+    parser.description = help_texts.LEDGER
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+
+
 def _reverify(parser: ArgumentParser) -> None:
     parser.description = help_texts.REVERIFY
     _json(parser)
@@ -249,6 +255,7 @@ _COMMANDS = {
     "serve": (_serve, "train on the episodes of other programs, in any language"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
     "export": (_export, "recorded episodes as supervised data"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),

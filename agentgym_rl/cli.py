@@ -27,6 +27,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "serve": running.serve,
     "eval": running.evaluate,
     "audit": records.audit,
+    "ledger": records.ledger,
     "export": records.export,
     "reverify": records.reverify,
     "list": parts.list_parts,

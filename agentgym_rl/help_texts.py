@@ -89,6 +89,21 @@ what is in it.
   arl check shop              does it keep what an environment promises?
   arl train --env shop        trains at once, on the CPU
 """
+LEDGER = """\
+Was every group of episodes trained exactly once, and none skipped?
+
+Reads what a run has left on disk, undisturbed: its log, its metrics, and the
+manifests of its checkpoints, in which the trainer says for itself what its
+weights have seen. However often the run was killed and resumed, of the weights
+that survive each batch must have been trained once, of whole groups, no group
+twice; what was given to a batch must be in it; and of a finished run nothing may
+be left over.
+
+  arl ledger runs/NAME
+
+Exit code: 0 if so, 1 if not; each fault is named.
+"""
+
 REVERIFY = """\
 Would the environment, as it is today, pay what the recorded episodes were paid?
 

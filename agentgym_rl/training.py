@@ -108,7 +108,7 @@ async def training(
             stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
         else:
-            run_dir = Path(os.path.abspath(resume))
+            run_dir = resume
             stack.enter_context(held(run_dir))
             check_unfinished(run_dir, config)
             config_file = rewrite_config(run_dir, config)
@@ -132,9 +132,7 @@ async def training(
             version=recovered.step,
             incarnation=recovered.incarnation,
         )
-        buffer = Buffer(
-            config.rollout, total_groups=config.steps * config.rollout.groups_per_batch
-        )
+        buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
         buffer.restore(
             recovered.step,
             leased=recovered.leased,

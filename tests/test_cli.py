@@ -26,6 +26,7 @@ FLAGS = {
     "bench": "--json",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
+    "ledger": "--json",
     "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
     "doctor": "--json --config --sandbox",

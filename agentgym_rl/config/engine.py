@@ -50,7 +50,6 @@ class EmbeddedEngineConfig(_Engine):
     fused: Literal["auto", "never"] = "auto"
     """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
 
-
     @property
     def decoded_together(self) -> int:
         """Requests that are decoded at a time, at most."""
