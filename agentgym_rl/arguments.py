@@ -193,6 +193,13 @@ def _ledger(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
 
 
+def _replay(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REPLAY
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--step", type=int, required=True, metavar="K", help="as in metrics.jsonl")
+
+
 def _reverify(parser: ArgumentParser) -> None:
     parser.description = help_texts.REVERIFY
     _json(parser)
@@ -238,7 +245,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, engine, env, gateway, math, sandbox, train, verifier, weights"
+    names = "code, crash, engine, env, gateway, math, sandbox, train, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
@@ -256,6 +263,7 @@ _COMMANDS = {
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
+    "replay": (_replay, "train a batch of a run once more, and compare"),
     "export": (_export, "recorded episodes as supervised data"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),

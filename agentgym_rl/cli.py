@@ -28,6 +28,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "eval": running.evaluate,
     "audit": records.audit,
     "ledger": records.ledger,
+    "replay": records.replay,
     "export": records.export,
     "reverify": records.reverify,
     "list": parts.list_parts,

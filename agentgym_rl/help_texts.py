@@ -104,6 +104,20 @@ be left over.
 Exit code: 0 if so, 1 if not; each fault is named.
 """
 
+REPLAY = """\
+Train a batch of a run once more, and compare it with what the run recorded.
+
+Takes the newest checkpoint from before that batch (or the model that the run
+began with), trains the batches from there to STEP again from the log, and
+compares loss and weights of each with those of the run. A run trained by one
+rank must agree bit for bit, on the machine it was made on; one of several ranks
+agrees up to rounding, and only its loss is judged. The run is only read.
+
+  arl replay runs/NAME --step 12
+
+Exit code: 0 if they agree, 1 if not.
+"""
+
 REVERIFY = """\
 Would the environment, as it is today, pay what the recorded episodes were paid?
 

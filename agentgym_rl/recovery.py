@@ -19,6 +19,7 @@ import contextlib
 import json
 import math
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,25 +78,20 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
                     f"{log} lacks the batches {absent}, which {checkpoint} was trained on: the "
                     "folder is not one run's, or its log was put back from an older copy"
                 )
-            groups = _groups(db, step)
-            leased: dict[int, list[Group]] = {}
-            for at, group in groups:
-                if at is not None:
-                    leased.setdefault(at, []).append(group)
             indices = db.execute("SELECT task_index FROM groups WHERE task_index >= 0")
             return Recovered(
                 step=step,
                 checkpoint=checkpoint,
                 incarnation=incarnation,
-                leased={at: _in_order(at, batch) for at, batch in leased.items()},
-                waiting=[group for at, group in groups if at is None],
+                leased=_batches(db, step, sys.maxsize),
+                waiting=[group for _, group in _groups(db, "g.status = 'waiting'")],
                 begun=_begun(db),
                 logged=frozenset(index for (index,) in indices),
                 dropped=Counter(dict(db.execute(_DROPPED, (EVALUATED,)))),
                 history=[_numbers(metrics[number]) for number in range(step)],
                 parameters={number: found for number, _, found in steps if number >= step},
             )
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, ValueError, KeyError) as error:
             raise ConfigError(f"{log} cannot be resumed from: {error}") from error
 
 
@@ -104,18 +100,38 @@ _LAST = """
         (SELECT max(incarnation) FROM steps WHERE step = s.step) ORDER BY step"""
 _DROPPED = """
     SELECT cause, count(*) FROM groups WHERE status = 'dropped' AND cause != ? GROUP BY cause"""
-_OPEN = """
+_GROUPS = """
     SELECT g.step, g.group_id, g.task_id, t.weight, g.task_index, g.members
-    FROM groups g JOIN tasks t USING (task_id)
-    WHERE g.status = 'waiting' OR (g.status = 'leased' AND g.step >= ?) ORDER BY g.rowid"""
+    FROM groups g JOIN tasks t USING (task_id) WHERE {} ORDER BY g.rowid"""
 _BEGUN = """
     SELECT data FROM trajectories LEFT JOIN groups g USING (group_id) WHERE g.group_id IS NULL"""
 
 
-def _groups(db: sqlite3.Connection, step: int) -> list[tuple[int | None, Group]]:
-    """Groups that wait (None) or are to be trained again at a step."""
-    found: list[tuple[int | None, Group]] = []
-    for at, group_id, task_id, weight, index, members in db.execute(_OPEN, (step,)).fetchall():
+def batches(log: Path, *, first: int, last: int) -> dict[int, list[Group]]:
+    """Batches `first` to `last` as they were handed out, those that there are.
+
+    Raises:
+        ConfigError: the log is damaged.
+    """
+    with contextlib.closing(sqlite3.connect(f"{log.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        try:
+            return _batches(db, first, last)
+        except (sqlite3.Error, ValueError, KeyError) as error:
+            raise ConfigError(f"{log} cannot be read: {error!r}") from error
+
+
+def _batches(db: sqlite3.Connection, first: int, last: int) -> dict[int, list[Group]]:
+    found: dict[int, list[Group]] = {}
+    for at, group in _groups(db, "g.step BETWEEN ? AND ?", first, last):
+        found.setdefault(at, []).append(group)
+    return {at: _in_order(at, batch) for at, batch in found.items()}
+
+
+def _groups(db: sqlite3.Connection, where: str, *values: int) -> list[tuple[int, Group]]:
+    """Groups, each with its step (if any)."""
+    found: list[tuple[int, Group]] = []
+    rows = db.execute(_GROUPS.format(where), values).fetchall()
+    for at, group_id, task_id, weight, index, members in rows:
         rows = db.execute("SELECT data FROM trajectories WHERE group_id = ?", (group_id,))
         by_id = {t.episode_id: t for t in (Trajectory.unpack(data) for (data,) in rows)}
         episodes = [by_id[name] for name in json.loads(members)]

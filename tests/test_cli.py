@@ -27,6 +27,7 @@ FLAGS = {
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
+    "replay": "--json --step",
     "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
     "doctor": "--json --config --sandbox",

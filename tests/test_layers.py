@@ -36,7 +36,7 @@ LINES = [
     "rollout evaluate audit online",
     "stack",
     "endpoint training",
-    "run serve_run eval_run reverify check sft ledger",
+    "run serve_run eval_run reverify check sft ledger replay",
     "arguments",
     "eval_arguments",
     "commands",

@@ -1,4 +1,4 @@
-"""`arl audit`, `arl ledger`, `arl export`, `arl reverify`: what reads the folder of a run."""
+"""`arl audit`, `arl ledger`, `arl replay`, `arl export`, `arl reverify`: what reads the folder of a run."""
 
 from __future__ import annotations
 
@@ -36,6 +36,19 @@ def ledger(args: Namespace) -> int:
         print_json(report)
     else:
         print(ledger_text(report))
+    return 0 if report["passed"] else 1
+
+
+def replay(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.inspect.replay_text import replay_text
+    from agentgym_rl.replay import replay
+
+    report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
+    if args.json:
+        print_json(report)
+    else:
+        print(replay_text(report))
     return 0 if report["passed"] else 1
 
 

@@ -108,22 +108,13 @@ class _Trainer:
         self._model_dir, self._run_dir = model_dir, run_dir
         self._state: dict[str, Tensor] = {}
         """The version published last (rank 0)."""
-        self._policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
-        self._optimizer = make_optimizer(self._policy.model.parameters(), config.trainer)
-        self._stepper = Stepper(
-            self._policy,
-            self._optimizer,
-            algo=config.algo,
-            trainer=config.trainer,
-            num_steps=config.steps,
-            seed=config.seed,
-            reference=_reference(config, world, model_dir),
-        )
+        self._stepper = make_stepper(config, world, model_dir)
+        self._policy = self._stepper.policy
         trainer = config.trainer
         self.checkpoints = Checkpoints(
             run_dir / "checkpoints",
             self._policy,
-            self._optimizer,
+            self._stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric),
             timeout_s=trainer.finish_timeout_s,
@@ -131,7 +122,7 @@ class _Trainer:
         )
         self._first, self._lineage = 0, ""
         if resume is not None:
-            manifest = load_checkpoint(resume, self._policy, self._optimizer)
+            manifest = load_checkpoint(resume, self._policy, self._stepper.optimizer)
             self._first, self._lineage = manifest.step, manifest.lineage
 
     def run(self) -> None:
@@ -221,6 +212,20 @@ class _Trainer:
             return
         with phases.phase("checkpoint"):
             self.checkpoints.begin(done, parameters=parameters, lineage=self._lineage)
+
+
+def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
+    """What trains the configured run, from the weights in `model_dir` on."""
+    policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
+    return Stepper(
+        policy,
+        make_optimizer(policy.model.parameters(), config.trainer),
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        seed=config.seed,
+        reference=_reference(config, world, model_dir),
+    )
 
 
 def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:

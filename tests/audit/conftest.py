@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl import cli
+from agentgym_rl.batch import StepReport
 from agentgym_rl.buffer import Group
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.batch import StepReport
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.task import Task

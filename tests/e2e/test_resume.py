@@ -2,13 +2,16 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.replay import replay
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +57,8 @@ def test_a_killed_run_goes_on_bit_for_bit(start):
     assert (run.folder / "export" / "model.safetensors").exists()
     again = arl("train", "--resume", run.folder)
     assert (again.returncode, "the run is finished" in again.stderr) == (2, True)
+    replayed = replay(run.folder, step=4)
+    assert (replayed["passed"], replayed["bit_for_bit"]) == (True, True)
+    with closing(sqlite3.connect(run.folder / "episodes.db")) as log, log:
+        log.execute("UPDATE steps SET parameters = 'other' WHERE step = 4")
+    assert not replay(run.folder, step=4)["passed"]
