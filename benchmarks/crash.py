@@ -7,7 +7,8 @@ bit, those of runs that nobody touched. In asynchronous mode with learning rate 
 episode comes from the same policy, lengths of trained episodes must be distributed as in a run that
 nobody touched; it goes on with one trainer rank and with two by turns.
 
-ARL_BENCH_KILLS (default 50) kills in all; "resume_s" is from the start of `arl train --resume` to
+ARL_BENCH_KILLS (default 50) kills in all, as far as ARL_BENCH_BUDGET_S allows (the whole takes
+twenty minutes on two idle cores); "resume_s" is from the start of `arl train --resume` to
 the moment at which rollout and training go on.
 """
 
@@ -34,6 +35,8 @@ from ._common import hardware, say, versions
 
 KILLS = int(os.environ.get("ARL_BENCH_KILLS", "50"))
 STEPS = int(os.environ.get("ARL_BENCH_STEPS", "40"))
+BUDGET_S = float(os.environ.get("ARL_BENCH_BUDGET_S", "inf"))
+"""After so long, nothing more is killed; what has begun is finished."""
 GOAL = (
     "no fault in any ledger; synchronous: final weights equal those of two uninterrupted runs, bit "
     "for bit; asynchronous: lengths of trained episodes as without kills (Kolmogorov-Smirnov "
@@ -90,10 +93,11 @@ def _crashed(
 ) -> list[Row]:
     """As many runs as it takes to kill so often."""
     rows: list[Row] = []
-    while kills > 0:
+    end = time.monotonic() + BUDGET_S / len(MODES)
+    while kills > 0 and time.monotonic() < end:
         life = _Life(root / f"{mode}-crashed-{len(rows)}", mode, steps)
         life.start()
-        while kills > 0 and life.kill_once(draw):
+        while kills > 0 and time.monotonic() < end and life.kill_once(draw):
             kills -= 1
         life.finish()
         row = life.row(f"{mode}, killed")
@@ -143,10 +147,10 @@ class _Life:
         with contextlib.suppress(ProcessLookupError):
             os.kill(draw.choice(pids), signal.SIGKILL)
         self.killed[victim] += 1
+        say(f"{self.folder.name}: {victim} killed; {dict(self.killed)}")
         if victim != "engine":  # that one is started again by the run itself
             self._process.wait(60)
             self._audit()
-            say(f"{self.folder.name}: {victim} killed; {dict(self.killed)}")
             if not self._is_finished():
                 self.resume()
         return True
