@@ -222,6 +222,15 @@ def _export(parser: ArgumentParser) -> None:
     )
 
 
+def _timeline(parser: ArgumentParser) -> None:
+    parser.description = help_texts.TIMELINE
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="a new file; default: RUN/timeline.json"
+    )
+
+
 def _doctor(parser: ArgumentParser) -> None:
     parser.description = help_texts.DOCTOR
     _json(parser)
@@ -266,6 +275,7 @@ _COMMANDS = {
     "replay": (_replay, "train a batch of a run once more, and compare"),
     "export": (_export, "recorded episodes as supervised data"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
+    "timeline": (_timeline, "when what happened in a run, as a picture"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),

@@ -31,6 +31,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "replay": records.replay,
     "export": records.export,
     "reverify": records.reverify,
+    "timeline": records.timeline,
     "list": parts.list_parts,
     "check": parts.check,
     "new": parts.new,

@@ -37,6 +37,7 @@ from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
 from .recovery import NOTHING, Recovered
+from .timeline import PhasesFile
 from .waiting import Changes
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Controller:
         buffer: Buffer,
         episodes: EpisodeLog,
         metrics: MetricsFile,
+        phases: PhasesFile,
         *,
         publications: Publications,
         token: str,
@@ -108,6 +110,7 @@ class Controller:
         self.buffer = buffer
         self._episodes = episodes
         self._metrics = metrics
+        self._phases = phases
         self._publications = publications
         self.token = token
         self._on_step = on_step
@@ -219,6 +222,7 @@ class Controller:
         await self._episodes.publish(report, kept)
         self._compare(report)
         self._metrics.write(report.step, metrics)
+        self._phases.write(report.step, report.intervals)
         self.history.append(metrics)
         self.buffer.publish(report.version)
         self.changes.notify()

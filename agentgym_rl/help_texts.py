@@ -148,6 +148,16 @@ history, or held several conversations) it is the last conversation alone.
 fed and sampled (labels are -100 elsewhere), every conversation a line. Models
 that somebody else serves leave no tokens.
 """
+TIMELINE = """\
+When what happened in a run, living or not: a trace that https://ui.perfetto.dev
+and chrome://tracing show.
+
+  arl timeline runs/NAME
+
+It has the phases of the trainer, and every episode of training with its turns
+(first to last token, policy versions): what waits for what, and which turns an
+update met. Times are the machine's monotonic clock, so all processes agree.
+"""
 DOCTOR = """\
 What of this machine works, and what to do where it does not.
 

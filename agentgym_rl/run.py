@@ -63,6 +63,7 @@ class _PlayedRun(TrainingRun):
             on_progress=self.progress.evaluating,
         )
         self.progress.phase(f"held-out reward {when} training: {result.reward:.3f}")
+        self.trackers.log(self.controller.version, {"eval/reward": result.reward})
         return result
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:

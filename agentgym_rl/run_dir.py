@@ -68,7 +68,7 @@ def release_if_unused(folder: Path) -> None:
     metrics = folder / "metrics.jsonl"
     if not metrics.exists() or not metrics.stat().st_size:
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "lock"),
+            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock"),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)

@@ -37,6 +37,8 @@ from .process import free_port
 from .recovery import NOTHING, Recovered, recover
 from .resumed import check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .timeline import PhasesFile
+from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
 from .trainer.manifest import newest_checkpoint, read_manifest
 from .weights.folder import WeightsFolder
@@ -120,6 +122,15 @@ async def training(
         recovered = _begin(config, run_dir, episodes)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
+        phases = PhasesFile(run_dir)
+        stack.callback(phases.close)
+        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
+        stack.callback(trackers.close)
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            trackers.log(step, metrics)
+            progress.step(step, metrics)
+
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
@@ -144,9 +155,10 @@ async def training(
             buffer,
             episodes,
             metrics,
+            phases,
             publications=fleet,
             token=secrets.token_hex(16),
-            on_step=progress.step,
+            on_step=on_step,
             recovered=recovered,
         )
         yield kind(
@@ -159,6 +171,7 @@ async def training(
             controller,
             episodes,
             progress,
+            trackers,
             recovered,
         )
 
@@ -220,6 +233,7 @@ class TrainingRun(ABC):
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
+    trackers: Trackers
     recovered: Recovered
 
     @property

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -241,7 +242,7 @@ def _same_distribution(one: Sequence[int], other: Sequence[int]) -> float:
         for p in places
     )
     scale = (len(one) * len(other) / (len(one) + len(other))) ** 0.5 * gap
-    terms = (2 * (-1) ** (k - 1) * 2.718281828459045 ** (-2 * (k * scale) ** 2) for k in range(1, 101))
+    terms = (2 * (-1) ** (k - 1) * math.exp(-2 * (k * scale) ** 2) for k in range(1, 101))
     return min(1.0, max(0.0, sum(terms))) if scale > 0.2 else 1.0
 
 

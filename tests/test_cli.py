@@ -30,6 +30,7 @@ FLAGS = {
     "replay": "--json --step",
     "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
+    "timeline": "--json --out",
     "doctor": "--json --config --sandbox",
 }
 

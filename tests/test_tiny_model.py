@@ -254,7 +254,7 @@ def test_the_script_is_deterministic_and_makes_the_bundles_tokenizer(
     made = [tmp_path / name for name in ("a", "b")]
     given: list[str] = []
     for folder in made:
-        sizes = ("--clean-steps", "2", "--mixed-steps", "1", "--tasks", "2")
+        sizes = ("--clean-steps=2", "--mixed-steps=1", "--rows-per-step=4", "--tasks=2")
         python("make.py", "--family", family, "--out", str(folder), "--seed", "0", *sizes, *given)
         given = ["--tokenizer", str(folder)]  # below it is held against the bundle's
     first, second = (

@@ -1,4 +1,5 @@
-"""`arl audit`, `arl ledger`, `arl replay`, `arl export`, `arl reverify`: what reads the folder of a run."""
+"""`arl audit`, `arl ledger`, `arl replay`, `arl export`, `arl reverify`, `arl timeline`: what reads the
+folder of a run."""
 
 from __future__ import annotations
 
@@ -83,3 +84,19 @@ def reverify(args: Namespace) -> int:
     else:
         print(reverify_text(report))
     return 1 if report["changed"] else 0
+
+
+def timeline(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.timeline import write_timeline
+
+    out = args.out or args.run / "timeline.json"
+    report = write_timeline(args.run, out, on_progress=counting("read", "episodes"))
+    if args.json:
+        print_json(report)
+    else:
+        print(
+            f"{report['steps']:,} steps and {report['episodes']:,} episodes: {report['out']}\n"
+            "open it in https://ui.perfetto.dev (it stays in your browser) or chrome://tracing"
+        )
+    return 0

@@ -24,3 +24,7 @@ class LoggingConfig(Section):
     """`auto`: a live view on a terminal, plain lines elsewhere."""
     plot: bool = True
     """Write `reward.png` when the run ends."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Experiment trackers that get the metrics, too; each is an extra of the package."""
+    project: str = Field(default="agentgym-rl", min_length=1)
+    """The project of the trackers that have projects; the run is called as its folder is."""

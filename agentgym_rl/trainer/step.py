@@ -30,7 +30,6 @@ from .phases import Phases
 from .policy import Policy
 from .tokens import MicroBatch, ShardTokens
 
-
 _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
 )

@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clean-steps", type=int)
     parser.add_argument("--mixed-steps", type=int)
+    parser.add_argument("--rows-per-step", type=int)
     parser.add_argument(
         "--tokenizer", type=Path, help="folder with the tokenizer; by default one is trained"
     )
@@ -42,7 +43,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     family = FAMILIES[options.family]
-    plan = _plan(family, options.clean_steps, options.mixed_steps)
+    plan = _plan(family, options)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     tokenizer = (
@@ -70,14 +71,11 @@ def main() -> None:
             print(line, flush=True)
 
 
-def _plan(family: Family, clean_steps: int | None, mixed_steps: int | None) -> WarmUp:
-    """The family's own, or with the lengths that were asked for."""
-    plan = family.plan
-    if clean_steps is not None:
-        plan = dataclasses.replace(plan, clean_steps=clean_steps)
-    if mixed_steps is not None:
-        plan = dataclasses.replace(plan, mixed_steps=mixed_steps)
-    return plan
+def _plan(family: Family, options: argparse.Namespace) -> WarmUp:
+    """The family's own, with the sizes that were asked for."""
+    names = ("clean_steps", "mixed_steps", "rows_per_step")
+    asked = {name: getattr(options, name) for name in names}
+    return dataclasses.replace(family.plan, **{k: v for k, v in asked.items() if v is not None})
 
 
 if __name__ == "__main__":

@@ -17,15 +17,39 @@ LONG = ("--steps=500", "--eval.num_tasks=0")
 NO_RESTART = "--engine.max_restarts=0"
 
 
+def listening(pids: Iterable[int]) -> set[int]:
+    """TCP ports these processes listen on."""
+    inodes: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    return {port for port, inode in open_ports() if inode in inodes}
+
+
+def open_ports() -> list[tuple[int, str]]:
+    """(port, socket inode) of every listening TCP socket of this machine."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [(int(f[1].rpartition(":")[2], 16), f[9]) for f in lines if f[3] == "0A"]
+
+
 def end_by(run: Run, action) -> tuple[int, str]:
     """Do something to a training run; it must end within 10 s and leave nothing."""
     run.wait_for_step(1)
     children = list(descendants(run.process.pid))
+    ports = listening([run.process.pid, *children])
+    assert len(ports) >= 3  # gateway, controller, engine
     start = time.monotonic()
     action()
     code, _, err = run.wait(timeout_s=15)
     assert time.monotonic() - start < 10
     assert gone(children)
+    assert ports.isdisjoint({port for port, _ in open_ports()})
     return code, err
 
 
@@ -95,39 +119,3 @@ def test_a_trainer_told_to_end_is_missed(start):
     assert code == 1, err
     assert "trainer" in err
     assert run.leftovers() == set()
-
-
-# ---------------------------------------------------------------- ports
-def listening(pids: Iterable[int]) -> set[int]:
-    """TCP ports these processes listen on."""
-    inodes: set[str] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for file in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    inodes.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
-    return {port for port, inode in open_ports() if inode in inodes}
-
-
-def open_ports() -> list[tuple[int, str]]:
-    """(port, socket inode) of every listening TCP socket of this machine."""
-    lines = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return [(int(f[1].rpartition(":")[2], 16), f[9]) for f in lines if f[3] == "0A"]
-
-
-@pytest.mark.parametrize("end", ["by itself", "killed"])
-def test_no_port_is_left_listening(start, end):
-    steps = "--steps=4" if end == "by itself" else "--steps=500"
-    run = start(steps, "--eval.num_tasks=0", NO_RESTART)
-    run.wait_for_step(0)
-    ports = listening([run.process.pid, *descendants(run.process.pid)])
-    assert len(ports) >= 3  # gateway, controller, engine
-    if end == "killed":
-        os.kill(run.child("engine"), signal.SIGKILL)
-    code, _, err = run.wait()
-    assert code == (1 if end == "killed" else 0), err
-    assert ports.isdisjoint({port for port, _ in open_ports()})

@@ -21,6 +21,7 @@ from agentgym_rl.metrics import MetricsFile
 from agentgym_rl.recovery import NOTHING, recover
 from agentgym_rl.run_dir import create_run_dir
 from agentgym_rl.task import Task
+from agentgym_rl.timeline import PhasesFile
 from agentgym_rl.trainer.manifest import (
     Manifest,
     lineage_after,
@@ -119,6 +120,7 @@ async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
             buffer,
             log,
             metrics,
+            stack.enter_context(closing(PhasesFile(run))),
             publications=Publications(),
             token="",
             on_step=lambda *_: None,

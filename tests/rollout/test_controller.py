@@ -15,6 +15,7 @@ from agentgym_rl.controller import Controller
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.metrics import MetricsFile, read_metrics
 from agentgym_rl.task import Task
+from agentgym_rl.timeline.phases import PhasesFile, read_phases
 
 from .conftest import Publications
 
@@ -38,12 +39,14 @@ class Served:
 async def served(path, fleet: Publications | None = None):
     log = EpisodeLog(path / "episodes.db")
     metrics = MetricsFile(path / "metrics.jsonl")
+    phases = PhasesFile(path)
     buffer = Buffer(CONFIG.rollout, total_groups=100)
     controller = Controller(
         CONFIG,
         buffer,
         log,
         metrics,
+        phases,
         publications=fleet or Publications(),
         token="secret",
         on_step=lambda *_: None,
@@ -54,6 +57,7 @@ async def served(path, fleet: Publications | None = None):
             yield Served(controller, http, log)
     log.close()
     metrics.close()
+    phases.close()
 
 
 def report(step: int, *group_ids: str) -> bytes:
@@ -79,6 +83,7 @@ def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
     asyncio.run(play())
     (step,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (step["loss"], step["reward/mean"]) == (0.5, 0.5)
+    assert list(read_phases(tmp_path)) == [(0, [("forward_backward", 1.0, 2.0)])]
 
 
 def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group, monkeypatch):

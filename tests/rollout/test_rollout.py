@@ -26,6 +26,7 @@ from agentgym_rl.metrics import MetricsFile
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.rollout import Rollout
 from agentgym_rl.task import Task, TaskSource
+from agentgym_rl.timeline import PhasesFile
 
 from .conftest import Publications
 
@@ -181,6 +182,7 @@ async def played(
             buffer,
             episodes,
             metrics,
+            stack.enter_context(closing(PhasesFile(tmp_path))),
             publications=Publications(),
             token="secret",
             on_step=lambda *_: None,

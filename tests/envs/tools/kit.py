@@ -24,7 +24,7 @@ def run(coroutine: Any) -> Any:
 
 MANY = [
     *(pytest.param(level, 15, id=f"{level}") for level in LEVELS),
-    *(pytest.param(level, 100, id=f"{level}-many", marks=pytest.mark.slow) for level in LEVELS),
+    *(pytest.param(level, 40, id=f"{level}-many", marks=pytest.mark.slow) for level in LEVELS),
 ]
 """A level, and how many tasks of it."""
 

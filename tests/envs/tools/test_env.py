@@ -31,9 +31,9 @@ def test_gold_play_scores_one(level, split):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
-def test_gold_play_scores_one_on_hundreds(level):
+def test_gold_play_scores_one_on_another_seed(level):
     source = ToolsEnv.task_source("train", seed=11, level=level)
-    for task in (source[i] for i in range(200)):
+    for task in (source[i] for i in range(80)):
         assert gold(started(task))[-1].reward == 1.0
 
 
@@ -134,7 +134,7 @@ def test_an_answer_is_no_question():
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_request_is_in_both_splits(level):
     train, held_out = (
-        {t.data["request"] for seed in (0, 1) for t in tasks(level, 100, split=split, seed=seed)}
+        {t.data["request"] for seed in (0, 1) for t in tasks(level, 60, split=split, seed=seed)}
         for split in ("train", "eval")
     )
     assert not train & held_out

@@ -1,0 +1,112 @@
+"""Trace events: slices of time on rows, grouped by process.
+
+The form is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
+`X`, metadata `M`; times in microseconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from agentgym_rl.trajectory import Trajectory
+
+from .phases import Interval
+
+TRAINER, ROLLOUT = 1, 2
+"""Process numbers of the trace, which are also their order."""
+
+Event = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Rows for slices that overlap: each slice gets the first row that is free by then."""
+
+    _ends: list[float] = field(default_factory=list[float])
+
+    def take(self, start_s: float, end_s: float) -> int:
+        """The row of a slice; call in order of start."""
+        for lane, end in enumerate(self._ends):
+            if end <= start_s:
+                self._ends[lane] = end_s
+                return lane
+        self._ends.append(end_s)
+        return len(self._ends) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """When the tokens of an episode came."""
+
+    name: str
+    start_s: float
+    end_s: float
+    args: Mapping[str, Any]
+    turns: list[tuple[int, float, float, Mapping[str, Any]]]
+    """(turn, first token, last token, about it)."""
+
+    @classmethod
+    def of(cls, episode: Trajectory) -> Sampled | None:
+        """None where no token was sampled."""
+        turns: dict[int, tuple[float, float, dict[str, Any]]] = {}
+        for row in episode.rows:
+            for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
+                mine = (row.turn_ids == turn) & (row.times_s > 0)
+                times, versions = row.times_s[mine], row.policy_versions[mine]
+                about = {"tokens": int(mine.sum()), "versions": np.unique(versions).tolist()}
+                turns[turn] = (float(times.min()), float(times.max()), about)
+        if not turns:
+            return None
+        args = {
+            "episode": episode.episode_id,
+            "group": episode.group_id,
+            "reward": episode.reward,
+            "outcome": episode.outcome.value,
+            "env": episode.env_id,
+        }
+        return cls(
+            name=episode.task_id,
+            start_s=min(start for start, _, _ in turns.values()),
+            end_s=max(end for _, end, _ in turns.values()),
+            args=args,
+            turns=[(turn, *turns[turn]) for turn in sorted(turns)],
+        )
+
+
+def events(
+    steps: Iterable[tuple[int, list[Interval]]], episodes: Iterable[Sampled]
+) -> Iterator[Event]:
+    """The trace; its time 0 is that of the first thing that happened."""
+    trained = list(steps)
+    played = sorted(episodes, key=lambda episode: episode.start_s)
+    starts = [start for _, phases in trained for _, start, _ in phases]
+    starts += [episode.start_s for episode in played[:1]]
+    zero_s = min(starts, default=0.0)
+    yield _named("process_name", TRAINER, "trainer rank 0")
+    yield _named("thread_name", TRAINER, "phases", row=0)
+    for step, phases in trained:
+        for phase, start, end in phases:
+            yield _slice(phase, TRAINER, 0, start - zero_s, end - start, {"step": step})
+    yield _named("process_name", ROLLOUT, "rollout: episodes, from first to last token")
+    lanes = Lanes()
+    for episode in played:
+        row, length = lanes.take(episode.start_s, episode.end_s), episode.end_s - episode.start_s
+        yield _slice(episode.name, ROLLOUT, row, episode.start_s - zero_s, length, episode.args)
+        for turn, start, end, about in episode.turns:
+            yield _slice(f"turn {turn}", ROLLOUT, row, start - zero_s, end - start, about)
+
+
+def _slice(
+    name: str, process: int, row: int, start_s: float, length_s: float, args: Mapping[str, Any]
+) -> Event:
+    times = {"ts": round(start_s * 1e6, 3), "dur": round(length_s * 1e6, 3)}
+    return {"name": name, "ph": "X", "pid": process, "tid": row, **times, "args": dict(args)}
+
+
+def _named(kind: str, process: int, name: str, *, row: int = 0) -> Event:
+    return {"name": kind, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}

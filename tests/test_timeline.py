@@ -1,0 +1,112 @@
+"""The trace of a run: slices as long as what happened, rows without overlaps, files as they are."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agentgym_rl import cli
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.timeline.phases import NAME, PhasesFile, read_phases
+from agentgym_rl.timeline.trace import ROLLOUT, TRAINER, Lanes, Sampled, events
+from agentgym_rl.trajectory import Outcome, Row, Trajectory
+
+STEPS = [
+    (0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),
+    (1, [("rollout_wait", 101.0, 101.25)]),
+]
+
+
+def episode(name: str, turns: list[tuple[float, float]], versions=(0, 1)) -> Trajectory:
+    """Of two tokens a turn, each after a prompt token."""
+    length = 3 * len(turns)
+    sampled = np.tile([False, True, True], len(turns))
+    row = Row(
+        tokens=np.arange(length, dtype=np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.zeros(length, np.float32),
+        policy_versions=np.tile([-1, *versions], len(turns)).astype(np.int32),
+        admitted_versions=np.tile([-1, *versions], len(turns)).astype(np.int32),
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, np.repeat(np.arange(len(turns)), 3), -1).astype(np.int32),
+        times_s=np.array([t for start, end in turns for t in (0.0, start, end)]),
+    )
+    return Trajectory(name, "group", "task-1", Outcome.COMPLETED, 0.5, [row], len(turns))
+
+
+def sampled(*args) -> Sampled:
+    found = Sampled.of(episode(*args))
+    assert found is not None
+    return found
+
+
+def slices(*episodes: Sampled) -> list[dict]:
+    return [dict(event) for event in events(STEPS, episodes) if event["ph"] == "X"]
+
+
+def test_phases_and_turns_are_slices_of_their_length():
+    found = slices(sampled("e", [(100.25, 100.5), (101.0, 103.0)]))
+    trainer = [(s["name"], s["ts"], s["dur"], s["args"]) for s in found if s["pid"] == TRAINER]
+    assert trainer == [
+        ("rollout_wait", 0, 500_000, {"step": 0}),
+        ("forward_backward", 500_000, 500_000, {"step": 0}),
+        ("rollout_wait", 1_000_000, 250_000, {"step": 1}),
+    ]
+    rollout = [(s["name"], s["ts"], s["dur"]) for s in found if s["pid"] == ROLLOUT]
+    assert rollout == [
+        ("task-1", 250_000, 2_750_000),
+        ("turn 0", 250_000, 250_000),
+        ("turn 1", 1_000_000, 2_000_000),
+    ]
+    assert found[-1]["args"] == {"tokens": 2, "versions": [0, 1]}
+    assert found[-3]["args"]["reward"] == 0.5
+
+
+def test_what_comes_first_is_time_0():
+    assert min(s["ts"] for s in slices(sampled("e", [(99.0, 100.0)]))) == 0
+
+
+def test_episodes_at_once_have_rows_of_their_own():
+    a, b, c = sampled("a", [(1.0, 3.0)]), sampled("b", [(2.0, 5.0)]), sampled("c", [(3.0, 4.0)])
+    rows = {s["args"]["episode"]: s["tid"] for s in slices(c, b, a) if "episode" in s["args"]}
+    assert rows == {"a": 0, "b": 1, "c": 0}
+
+
+def test_lanes_are_as_few_as_ran_at_once():
+    lanes, rng = Lanes(), np.random.default_rng(0)
+    starts = np.sort(rng.random(200))
+    spans = list(zip(starts, starts + rng.random(200) / 9, strict=True))
+    rows = [lanes.take(*span) for span in spans]
+    at_once = max(sum(a <= start < b for a, b in spans) for start in starts)
+    assert len(set(rows)) == at_once
+
+
+def test_an_episode_that_sampled_nothing_has_no_slice():
+    assert Sampled.of(replace(episode("e", []), rows=[])) is None
+    assert Sampled.of(episode("e", [])) is None
+
+
+def test_phases_are_read_but_for_a_line_cut_short(tmp_path):
+    file = PhasesFile(tmp_path)
+    for step, phases in STEPS:
+        file.write(step, phases)
+    file.close()
+    whole = (tmp_path / NAME).read_text()
+    assert list(read_phases(tmp_path)) == STEPS
+    (tmp_path / NAME).write_text(whole[:-5])
+    assert list(read_phases(tmp_path)) == STEPS[:1]
+    file = PhasesFile(tmp_path)  # the run goes on
+    file.write(*STEPS[1])
+    file.close()
+    assert list(read_phases(tmp_path)) == STEPS
+    (tmp_path / NAME).write_text('{"step": 0, "phases": 7}\n')
+    with pytest.raises(ConfigError, match="a line that is no step"):
+        list(read_phases(tmp_path))
+
+
+def test_a_folder_without_a_run_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["timeline", "--json", str(tmp_path)])
+    assert end.value.code == 2
+    assert "no run folder" in json.loads(capsys.readouterr().out)["error"]["message"]
