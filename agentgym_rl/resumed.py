@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from .config import Config, dump_toml
 from .config.difference import differences
+from .episode_log import EpisodeLog
 from .errors import ConfigError
+from .metrics import finite, rewrite_metrics
+from .recovery import NOTHING, Recovered, recover
 from .run_dir import MARK, shown
 from .trainer.manifest import newest_checkpoint, read_manifest
+
+log = logging.getLogger(__name__)
 
 FREE = (
     *("run", "cluster", "logging", "eval", "gateway", "weights"),
@@ -73,6 +79,36 @@ def rewrite_config(folder: Path, config: Config) -> Path:
     beside = folder / f".{MARK}.tmp"
     beside.write_text(dump_toml(config), encoding="utf-8")
     return beside.replace(folder / MARK)
+
+
+def begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
+    """What there is of the run, and the log and the metrics file brought to where it goes on.
+
+    Raises:
+        ConfigError: see `recover`.
+    """
+    checkpoint = newest_checkpoint(run_dir / "checkpoints")
+    step = read_manifest(checkpoint).step if checkpoint else 0
+    incarnation = episodes.begin(
+        step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
+    )
+    if not incarnation:
+        if episodes.num_groups:
+            raise ConfigError(
+                f"{shown(run_dir)}: the run was begun by an earlier version of this package, whose "
+                "log does not say enough to go on; begin a new run"
+            )
+        return NOTHING
+    found = recover(
+        run_dir / "episodes.db", step=step, checkpoint=checkpoint, incarnation=incarnation
+    )
+    rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
+    log.info(
+        "going on from %s: %d batches are trained again from the log, %d groups wait, "
+        "%d have begun",
+        *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
+    )
+    return found
 
 
 @contextlib.contextmanager

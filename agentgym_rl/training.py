@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import time
@@ -24,64 +23,27 @@ from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
 from .episode_log import EpisodeLog
-from .errors import ConfigError, ProcessDied
+from .errors import ProcessDied
 from .evaluate import EvalResult
 from .fleet import Fleet
 from .groups import FinishedGroups
 from .inspect.plot import plot_reward
 from .inspect.progress import Progress
-from .metrics import MetricsFile, finite, rewrite_metrics
+from .metrics import MetricsFile
 from .model import model_folder, weights_size
-from .pace import Pace, SandboxPace, VerifierPace
+from .pace import Pace
 from .process import free_port
-from .recovery import NOTHING, Recovered, recover
-from .resumed import check_unfinished, held, rewrite_config
+from .recovery import Recovered
+from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
-from .trainer.manifest import newest_checkpoint, read_manifest
+from .training_result import TrainResult, rewards_by_env
 from .weights.folder import WeightsFolder
-
-log = logging.getLogger(__name__)
 
 _FLOAT32_OVER_BFLOAT16 = 2
 """Versions are float32 (the trainer's master weights); a model's files often are not."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """What a training run came to; the JSON object of `arl train --json`."""
-
-    eval_before: float | None
-    eval_after: float | None
-    steps: int
-    """In all, those before a resume included; so are staleness and dropped groups."""
-    resumed_from: int | None
-    """Batches that the checkpoint had from which the run went on; None: it was not resumed."""
-    staleness_mean: float
-    staleness_max: float
-    groups_dropped: Mapping[str, int]
-    overlap: float
-    tool_calls_after: float | None
-    envs: Mapping[str, Mapping[str, float | None]]
-    """Held-out reward of each environment, "before" and "after"."""
-    outcomes: Mapping[str, int]
-    """Training episodes by outcome."""
-    eval_outcomes: Mapping[str, int]
-    """Episodes of both evaluations by outcome; those not completed or truncated do not count
-    in the rewards."""
-    engines: Mapping[str, int]
-    """What happened to engines and turns: restarts, and the router's counters."""
-    duration_s: float
-    run: str
-    episodes: int
-    """Of training and both evaluations, played to a record; the figures below are over them."""
-    episodes_per_s: float
-    loop_lag_ms: Mapping[str, float]
-    sandbox: SandboxPace | None
-    verifier: VerifierPace | None
-    """See pace.Pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +81,7 @@ async def training(
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
-        recovered = _begin(config, run_dir, episodes)
+        recovered = begin(config, run_dir, episodes)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
         phases = PhasesFile(run_dir)
@@ -174,36 +136,6 @@ async def training(
             trackers,
             recovered,
         )
-
-
-def _begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
-    """What there is of the run, and the log and the metrics file brought to where it goes on.
-
-    Raises:
-        ConfigError: see `recover`.
-    """
-    checkpoint = newest_checkpoint(run_dir / "checkpoints")
-    step = read_manifest(checkpoint).step if checkpoint else 0
-    incarnation = episodes.begin(
-        step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
-    )
-    if not incarnation:
-        if episodes.num_groups:
-            raise ConfigError(
-                f"{shown(run_dir)}: the run was begun by an earlier version of this package, whose "
-                "log does not say enough to go on; begin a new run"
-            )
-        return NOTHING
-    found = recover(
-        run_dir / "episodes.db", step=step, checkpoint=checkpoint, incarnation=incarnation
-    )
-    rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
-    log.info(
-        "going on from %s: %d batches are trained again from the log, %d groups wait, "
-        "%d have begun",
-        *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
-    )
-    return found
 
 
 def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
@@ -358,7 +290,7 @@ class TrainingRun(ABC):
             groups_dropped=dict(self.controller.buffer.dropped),
             overlap=self.controller.overlap.share,
             tool_calls_after=after.tool_calls if after else None,
-            envs=_by_env(before, after),
+            envs=rewards_by_env(before, after),
             outcomes=dict(played.finished.outcomes),
             eval_outcomes=outcomes,
             engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
@@ -370,18 +302,3 @@ class TrainingRun(ABC):
             sandbox=pace.sandbox,
             verifier=pace.verifier,
         )
-
-
-def _by_env(
-    before: EvalResult | None, after: EvalResult | None
-) -> dict[str, dict[str, float | None]]:
-    """Of each environment, where both or one of the evaluations has it."""
-    found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
-    ids = sorted({env_id for envs in found.values() for env_id in envs})
-    return {
-        env_id: {
-            when: envs[env_id].reward if env_id in (envs := found.get(when, {})) else None
-            for when in ("before", "after")
-        }
-        for env_id in ids
-    }

@@ -1,5 +1,4 @@
-"""`arl audit`, `arl ledger`, `arl replay`, `arl export`, `arl reverify`, `arl timeline`: what reads the
-folder of a run."""
+"""What reads the folder of a run: `arl audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
 
 from __future__ import annotations
 
