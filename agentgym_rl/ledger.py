@@ -136,9 +136,11 @@ def _check_again(ledger: Ledger, step: int, before: Trained, now: Trained) -> No
 
 
 def _read_groups(log: sqlite3.Connection) -> dict[str, dict[str, Any]]:
-    names = ("status", "cause", "step", "task_index", "members")
+    names = ["status", "step", "task_index", "members"]
     rows = log.execute(f"SELECT group_id, {', '.join(names)} FROM groups WHERE task_index >= 0")
-    found = {name: dict(zip(names, values, strict=True)) for name, *values in rows.fetchall()}
+    found: dict[str, dict[str, Any]] = {}
+    for name, *values in rows.fetchall():
+        found[name] = dict(zip(names, values, strict=True))
     episodes: dict[str, set[str]] = {}
     for group_id, episode_id in log.execute("SELECT group_id, episode_id FROM trajectories"):
         episodes.setdefault(group_id, set()).add(episode_id)

@@ -1,4 +1,4 @@
-"""What reads the folder of a run: `arl audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
+"""What reads the folder of a run: `audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
 
 from __future__ import annotations
 
