@@ -174,13 +174,24 @@ def _check_batches(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def _check_groups(ledger: Ledger, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """What was given to a batch is in it, and in the end nothing is left over."""
+    """What was given to a batch is in it, and in the end nothing is left over.
+
+    Batches that the surviving weights do not have yet (a crash came before they had, perhaps a
+    second one before they had again) are whole, and follow one on the other.
+    """
     last = len(ledger.trained)
+    given = Counter(g["step"] for g in groups.values() if g["step"] is not None)
+    to_come = sorted(step for step in given if step >= last)
+    if to_come != list(range(last, last + len(to_come))):
+        ledger.faults.append(f"of the batches from {last} on, only {to_come} have groups")
+    for step in to_come:
+        if given[step] != ledger.groups_per_batch:
+            ledger.faults.append(f"batch {step} was given {given[step]} groups")
     for name, group in groups.items():
         step, status = group["step"], group["status"]
         if status in ("leased", "consumed"):
             batch = ledger.trained.get(step)
-            if batch is None and (step > last or ledger.finished):
+            if batch is None and ledger.finished:
                 ledger.faults.append(f"group {name} was given to batch {step}, which is not there")
             elif batch is not None and name not in batch.group_ids:
                 ledger.faults.append(f"group {name} was given to batch {step}, and not trained")

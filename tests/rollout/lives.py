@@ -17,7 +17,7 @@ from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.metrics import MetricsFile
+from agentgym_rl.metrics import MetricsFile, finite, rewrite_metrics
 from agentgym_rl.recovery import NOTHING, recover
 from agentgym_rl.run_dir import create_run_dir
 from agentgym_rl.task import Task
@@ -109,8 +109,8 @@ async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
             if number
             else NOTHING
         )
-        metrics_file = run / f"metrics-{number}.jsonl"
-        metrics = stack.enter_context(closing(MetricsFile(metrics_file)))
+        rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in found.history])
+        metrics = stack.enter_context(closing(MetricsFile(run / "metrics.jsonl")))
         buffer = Buffer(settings.rollout, total_groups=STEPS * B)
         buffer.restore(
             found.step, leased=found.leased, waiting=found.waiting, dropped=found.dropped
@@ -138,14 +138,7 @@ async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
                     await controller.checkpointed(trainer.step, str(trainer.checkpoint(report)))
         except Killed:
             pass
-    rows = [line for n in range(number + 1) for line in _lines(run / f"metrics-{n}.jsonl")]
-    last = {row["step"]: row for row in rows}
-    (run / "metrics.jsonl").write_text("".join(json.dumps(last[s]) + "\n" for s in sorted(last)))
     return trainer
-
-
-def _lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 async def _play(buffer: Buffer, finished: FinishedGroups, indices) -> None:

@@ -56,6 +56,17 @@ def test_batches_after_the_checkpoint_are_trained_again_on_the_same_groups(run):
     assert (report["batches_trained_again"], report["of_these_bit_for_bit"]) == (1, 1)
 
 
+def test_a_second_crash_before_the_batches_of_the_first_are_there_again(run):
+    first = live(run, dies_at=20)
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    for dies_at in (1, 2, 3):
+        live(run, dies_at=dies_at)
+        assert audit_ledger(run)["faults"] == []
+    assert audit_ledger(run)["batches"] < len(first.seen)
+    assert live(run).step == STEPS
+    assert audit_ledger(run)["faults"] == []
+
+
 def test_a_checkpoint_cut_short_is_passed_over(run, caplog):
     live(run, dies_at=30)
     checkpoints = run / "checkpoints"
