@@ -91,7 +91,8 @@ class StepReport:
     """Names of docs/metrics.md: loss, mismatch/…, policy/…, grad_norm, lr, time/…"""
     intervals: Sequence[tuple[str, float, float]] = field(default_factory=list)
     """(phase, start, end) in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
-    forward_backward, optimizer, weight_sync, checkpoint."""
+    forward_backward, optimizer, weight_sync, checkpoint; where there are such models, reference,
+    values and critic."""
     group_ids: Sequence[str] = ()
     """The groups it trained on, in the order of the batch, as the trainer saw them."""
     parameters: str = ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from .trajectory import Trajectory
 
-COMPUTE_PHASES = ("proximal", "forward_backward", "optimizer")
+COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
 """Trainer phases that count as training for `overlap`."""
 
 

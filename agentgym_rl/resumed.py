@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 FREE = (
     *("run", "cluster", "logging", "eval", "gateway", "weights"),
     *("trainer.num_ranks", "trainer.device", "trainer.gpus", "trainer.num_threads"),
+    *("trainer.num_replicas", "trainer.activation_checkpointing", "trainer.cpu_offload"),
+    *("trainer.head_chunk_tokens", "trainer.compile", "trainer.attention"),
     *("trainer.max_tokens_per_microbatch", "trainer.checkpoint_every"),
     *("trainer.keep_checkpoints", "trainer.keep_best", "trainer.best_metric"),
     *("trainer.start_timeout_s", "trainer.batch_timeout_s", "trainer.finish_timeout_s"),

@@ -119,6 +119,22 @@ def test_a_bad_value_is_explained(overrides, said):
     assert all(part in message for part in said), message
 
 
+CRITIC = {"algo.baseline": "critic", "algo.scale": "none"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"algo.baseline": "critic"}, "scale 'group_std' has no meaning: a critic judges tokens"),
+        (CRITIC | {"algo.shuffle_advantages": "true"}, "use another baseline for the negative"),
+        ({"algo.critic.gae_lambda": "0.9"}, "baseline 'mean' uses none"),
+        ({"trainer.critic_learning_rate": "1e-3"}, "without a critic: algo.baseline is 'mean'"),
+    ],
+)
+def test_a_critic_is_either_used_or_not(overrides, said):
+    assert said in refusal(overrides)
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

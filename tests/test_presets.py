@@ -11,7 +11,19 @@ from agentgym_rl.config import Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.file import PRESETS
 from agentgym_rl.errors import ConfigError
 
-NAMES = ["areal-paper", "cispo", "dapo", "dr-grpo", "gspo", "grpo", "reinforce++", "rloo"]
+NAMES = [
+    *(
+        "areal-paper",
+        "cispo",
+        "dapo",
+        "dr-grpo",
+        "gspo",
+        "grpo",
+        "ppo-critic",
+        "reinforce++",
+        "rloo",
+    ),
+]
 
 
 def test_these_are_all():

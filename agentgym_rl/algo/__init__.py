@@ -2,6 +2,7 @@
 
     shaping.py      rewards as they were paid -> as the advantages see them
     advantages.py   rewards and groups -> one advantage per episode
+    critic.py       token rewards and a critic's values -> advantages by GAE; the critic's loss
     corrections.py  proximal and behavior log-probs -> behavior weights
     aggregation.py  what each token's loss counts, exactly
     losses.py       PPO, decoupled or naive; GSPO, CISPO, REINFORCE, DPPO

@@ -36,6 +36,11 @@ class LossTokens:
     rows: Tensor
     """int64, row of the token."""
 
+    @property
+    def live(self) -> Tensor:
+        """bool: not dropped."""
+        return self.behavior_weight != 0
+
 
 class PolicyLoss(NamedTuple):
     """A loss and what it says about the update, summed over the tokens given."""
@@ -62,7 +67,7 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     Tokens of behavior weight 0 contribute nothing, whatever their log-probs: no NaN comes from
     them.
     """
-    live = tokens.behavior_weight != 0
+    live = tokens.live
     log_ratio = torch.where(live, tokens.logprobs - tokens.anchor, 0.0)
     objective = LOSSES[algo.loss](tokens, log_ratio, algo)
     gained = torch.where(live, objective.value, 0.0)
@@ -93,8 +98,7 @@ def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective
     difference = tokens.logprobs - tokens.anchor
     finite = torch.isfinite(difference.detach())
     mean = row_means(torch.where(finite, difference, 0.0), tokens.rows, finite)
-    alive = tokens.behavior_weight != 0
-    return _clipped(torch.where(alive, mean, 0.0).exp(), tokens.advantages, algo)
+    return _clipped(torch.where(tokens.live, mean, 0.0).exp(), tokens.advantages, algo)
 
 
 def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
@@ -155,4 +159,4 @@ def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> _Objective:
 
 def _finite(tokens: LossTokens) -> Tensor:
     """x, and 0 where the token is dropped: it may be −∞ there."""
-    return torch.where(tokens.behavior_weight != 0, tokens.logprobs, 0.0)
+    return torch.where(tokens.live, tokens.logprobs, 0.0)

@@ -19,6 +19,7 @@ from .algo import (
     AlgoConfig,
     ClampCorrection,
     Correction,
+    CriticConfig,
     KlConfig,
     MaskCorrection,
     RewardConfig,
@@ -44,11 +45,11 @@ from .trainer import TrainerConfig, WeightsConfig
 
 __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
-    "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig", "EvalConfig",
-    "GatewayConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig", "MaskCorrection",
-    "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig", "RolloutConfig",
-    "SandboxConfig", "Section", "SequenceMaskCorrection", "ServeConfig", "TrainerConfig",
-    "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
+    "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
+    "EvalConfig", "GatewayConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
+    "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig",
+    "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
+    "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "preset_names", "section_types",
 ]  # fmt: skip
 
@@ -116,6 +117,12 @@ class Config(Section):
                 f"trainer.max_tokens_per_microbatch {room}: "
                 "an episode could be too long to train; raise the latter"
             )
+        if self.trainer.attention == "varlen" and (
+            not isinstance(self.engine, OwnEngineConfig) or self.engine.dtype != "bfloat16"
+        ):
+            raise ValueError(
+                "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16'"
+            )
         algo = self.algo
         in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
         if self.rollout.group_size == 1 and in_group:
@@ -123,6 +130,11 @@ class Config(Section):
                 f"rollout.group_size 1 with algo.baseline {algo.baseline!r} and algo.scale "
                 f"{algo.scale!r} trains nothing: an episode alone in its group has advantage 0; "
                 "use group_size 2 or more, or baseline batch_mean with scale batch_std or none"
+            )
+        if self.trainer.critic_learning_rate is not None and algo.baseline != "critic":
+            raise ValueError(
+                f"trainer.critic_learning_rate {self.trainer.critic_learning_rate} without a "
+                f"critic: algo.baseline is {algo.baseline!r}; leave it out, or use baseline critic"
             )
         return self
 

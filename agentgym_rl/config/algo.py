@@ -75,6 +75,20 @@ class KlConfig(Section):
         return self
 
 
+class CriticConfig(Section):
+    """`algo.critic`: a model of values, which learns what comes of each token (`algo.baseline`
+    "critic")."""
+
+    discount: float = Field(default=1.0, ge=0, le=1)
+    """γ, from one trained token to the next."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """λ: 1 judges a token by what really came of it, 0 by the value of the next token alone."""
+    value_clip: float | None = Field(default=None, gt=0)
+    """How far a batch may move a value, in units of shaped reward; None: as far as it wants."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Training batches at the beginning that teach the critic alone."""
+
+
 class RewardConfig(Section):
     """`algo.reward`: rewards as the advantages see them; in this order."""
 
@@ -123,14 +137,19 @@ class AlgoConfig(Section):
     aggregation: Literal["token", "sequence", "constant"] = "token"
     max_tokens: int = Field(default=192, ge=1)
     """Nominal trained tokens of an episode: the constant of `constant` aggregation."""
-    baseline: Literal["none", "mean", "leave_one_out", "batch_mean"] = "mean"
+    baseline: Literal["none", "mean", "leave_one_out", "batch_mean", "critic"] = "mean"
+    """What rewards are compared with. "critic": a value for each token, learned (`critic`)."""
     scale: Literal["none", "group_std", "batch_std"] = "group_std"
+    """With a critic, batch_std takes out mean and deviation of the batch's token advantages."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """What a nat of the policy's entropy is worth, at each trained token."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """γ: a turn's reward counts γ^d for the turn d turns before it in the same conversation."""
     shuffle_advantages: bool = False
     """Negative control: permute advantages over the batch; reward must then not rise."""
     kl: KlConfig = KlConfig()
     reward: RewardConfig = RewardConfig()
+    critic: CriticConfig = CriticConfig()
 
     @field_validator("behavior_correction", mode="before")
     @classmethod
@@ -147,6 +166,7 @@ class AlgoConfig(Section):
                 f"dual_clip {self.dual_clip} does nothing with loss {self.loss!r}: leave it out, "
                 "or use ppo or gspo"
             )
+        self._consistent_critic()
         limit = self.reward.overlong_limit or self.max_tokens
         if (self.reward.overlong_buffer or 0) > limit:
             raise ValueError(
@@ -154,3 +174,21 @@ class AlgoConfig(Section):
                 "the limit where reward.overlong_limit is not set"
             )
         return self
+
+    def _consistent_critic(self) -> None:
+        if self.baseline != "critic":
+            if self.critic != CriticConfig():
+                raise ValueError(
+                    f"critic is configured, but baseline {self.baseline!r} uses none: leave it "
+                    "out, or set baseline to critic"
+                )
+        elif self.scale == "group_std":
+            raise ValueError(
+                "baseline 'critic' with scale 'group_std' has no meaning: a critic judges tokens, "
+                "not episodes of a group; use batch_std or none"
+            )
+        elif self.shuffle_advantages:
+            raise ValueError(
+                "shuffle_advantages permutes advantages of episodes; baseline 'critic' gives "
+                "every token its own: use another baseline for the negative control"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -29,7 +29,7 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
     """
     values = _read(path) if path is not None else {}
     preset = str(overrides.get("preset", values.get("preset", "")))
-    if preset and "preset" in model.model_fields:
+    if preset:
         name = str(_literal(model, ["preset"], preset))
         values = _on_top(_read(_preset_file(name)), values)
     _switch_types(model, values, overrides)
@@ -51,9 +51,7 @@ def preset_names() -> list[str]:
 def _preset_file(name: str) -> Path:
     names = preset_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(names)}"
-        raise ConfigError(f"preset: no preset {name!r}; {hint}")
+        raise ConfigError(f"preset: no preset {name!r}; {_hint(name, names)}")
     return PRESETS / f"{name}.toml"
 
 
@@ -123,13 +121,18 @@ def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: s
     for key, value in values.items():
         field = model.model_fields.get(key)
         if field is None:
-            near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.5)
-            known = f"allowed: {', '.join(model.model_fields)}"
-            hint = f"did you mean {prefix}{near[0]}?" if near else known
+            hint = _hint(key, model.model_fields, prefix)
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:
             _reject_unknown(inner, value, f"{prefix}{key}.")
+
+
+def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """The near match of an unknown name, or all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {prefix}{near[0]}?" if near else f"allowed: {', '.join(names)}"
 
 
 def section_types(field: FieldInfo) -> Sequence[type[BaseModel]]:

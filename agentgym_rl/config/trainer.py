@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .section import Section
 
@@ -14,6 +14,9 @@ class TrainerConfig(Section):
 
     num_ranks: int = Field(default=1, ge=1)
     """Trainer processes; the model is sharded over them."""
+    num_replicas: int = Field(default=1, ge=1)
+    """Copies of the model among the ranks (HSDP): each is sharded over num_ranks / num_replicas
+    of them. More copies take more memory and less communication."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """CUDA is experimental: not measured yet."""
     gpus: tuple[int, ...] = ()
@@ -25,6 +28,8 @@ class TrainerConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
     learning_rate: float = Field(default=3e-4, ge=0)
+    critic_learning_rate: float | None = Field(default=None, ge=0)
+    """Of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
     """Training batches of linear warm-up."""
@@ -35,6 +40,18 @@ class TrainerConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=4096, ge=16)
     """Packed tokens of one forward; at least `engine.max_model_len`, the longest row there is."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of the model's blocks, and compute each again for its gradient."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in the CPU's memory (on a GPU: experimental,
+    not measured yet)."""
+    head_chunk_tokens: int = Field(default=0, ge=0)
+    """Tokens whose logits are in memory at once; computed again for the gradient. 0: all."""
+    compile: bool = False
+    """Compile the model's blocks with torch.compile (experimental: see docs/trainer.md)."""
+    attention: Literal["rows", "varlen"] = "rows"
+    """Of packed rows: one after the other with SDPA, or all at once with torch's variable-length
+    flash attention (a GPU and engine.dtype bfloat16; experimental: not run yet)."""
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -50,6 +67,16 @@ class TrainerConfig(Section):
     """Longest wait of the trainer for one batch before the run stops with an error."""
     finish_timeout_s: float = Field(default=300.0, gt=0)
     """Longest time for a checkpoint, and at the end for the last one and the export."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainerConfig:
+        if self.num_ranks % self.num_replicas:
+            raise ValueError(
+                f"num_replicas {self.num_replicas} does not divide num_ranks {self.num_ranks}"
+            )
+        if self.attention == "varlen" and self.device == "cpu":
+            raise ValueError("attention 'varlen' needs a GPU, and device is 'cpu'; use rows")
+        return self
 
 
 class WeightsConfig(Section):

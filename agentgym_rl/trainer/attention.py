@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 from agentgym_rl.errors import TrainerError
 
 SEGMENT_SDPA = "seg_sdpa"
 """Name under which transformers models find `segment_attention`."""
+VARLEN = "seg_varlen"
+"""That of `varlen_attention`."""
 
 
 def segment_attention(
@@ -37,9 +41,9 @@ def segment_attention(
     Raises:
         TrainerError: no boundaries, or an attention variant this function does not compute.
     """
-    odd = [name for name in ("softcap", "s_aux") if others.get(name) is not None]
-    if cu_seq_lens_q is None or odd or dropout:
-        raise TrainerError(f"packed attention: no row boundaries, or not supported here: {odd}")
+    _refuse_variants(others, dropout)
+    if cu_seq_lens_q is None:
+        raise TrainerError("packed attention: no row boundaries")
     lengths = cu_seq_lens_q.diff().tolist()
     rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
     outputs = [_causal(q, k, v, scaling, sliding_window) for q, k, v in rows]
@@ -58,4 +62,51 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int 
     return F.scaled_dot_product_attention(q, k, v, attn_mask=band, scale=scaling, enable_gqa=True)
 
 
+def varlen_attention(
+    module: torch.nn.Module,
+    query: Tensor,  # [1, H, T, D]
+    key: Tensor,  # [1, K, T, D]; K divides H
+    value: Tensor,  # [1, K, T, D]
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """[1, T, H, D]: all rows at once by torch's variable-length flash attention, in bfloat16.
+
+    Experimental: written against torch 2.13, not run yet.
+
+    Raises:
+        TrainerError: no boundaries, no GPU, or an attention variant this function does not compute.
+    """
+    _refuse_variants(others, dropout)
+    if cu_seq_lens_q is None or max_length_q is None:
+        raise TrainerError("packed attention: no row boundaries")
+    if query.device.type != "cuda":
+        raise TrainerError(
+            f"trainer.attention 'varlen' needs a GPU, and the model is on {query.device}; use rows"
+        )
+    q, k, v = (x[0].transpose(0, 1).to(torch.bfloat16) for x in (query, key, value))
+    window = (-1 if sliding_window is None else sliding_window - 1, 0)
+    output = varlen_attn(
+        *(q, k, v, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q),
+        scale=scaling,
+        window_size=window,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(output, Tensor)
+    return output[None].to(query.dtype), None
+
+
+def _refuse_variants(others: Mapping[str, Any], dropout: float) -> None:
+    odd = [name for name in ("softcap", "s_aux") if others.get(name) is not None]
+    if odd or dropout:
+        raise TrainerError(f"packed attention: not supported here: {odd or 'dropout'}")
+
+
+AttentionInterface.register(VARLEN, varlen_attention)
 AttentionInterface.register(SEGMENT_SDPA, segment_attention)

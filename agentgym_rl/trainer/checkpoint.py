@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import TrainerError
 
+from .critic import Critic
 from .manifest import (
     MANIFEST,
     Manifest,
@@ -92,12 +93,14 @@ class Checkpoints:
         *,
         config_hash: str,
         retention: Retention,
+        critic: Critic | None = None,
         timeout_s: float = 300.0,
         on_complete: Callable[[int, Path], None] = lambda step, folder: None,
     ) -> None:
         self._folder = folder
         self._policy = policy
         self._optimizer = optimizer
+        self._critic = critic
         self._config_hash = config_hash
         self._retention = retention
         self._timeout_s = timeout_s
@@ -127,7 +130,7 @@ class Checkpoints:
                 beside.mkdir(parents=True)
             world.barrier()
             written = async_save(
-                _state(self._policy, self._optimizer),
+                _state(self._policy, self._optimizer, self._critic),
                 checkpoint_id=beside,
                 process_group=self._group,
             )
@@ -193,6 +196,7 @@ def save_checkpoint(
     step: int,
     config_hash: str,
     keep: int,
+    critic: Critic | None = None,
 ) -> Path:
     """Write `folder`/step-<step> and remove all but the newest `keep` (collective).
 
@@ -200,7 +204,9 @@ def save_checkpoint(
         TrainerError: it could not be written; an earlier checkpoint is untouched.
     """
     kept = Retention(keep)
-    checkpoints = Checkpoints(folder, policy, optimizer, config_hash=config_hash, retention=kept)
+    checkpoints = Checkpoints(
+        folder, policy, optimizer, config_hash=config_hash, retention=kept, critic=critic
+    )
     try:
         checkpoints.begin(step)
         checkpoints.reported({})
@@ -211,14 +217,20 @@ def save_checkpoint(
     return folder / f"step-{step}"
 
 
-def load_checkpoint(path: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> Manifest:
-    """Restore model, optimizer and random state in place (collective).
+def load_checkpoint(
+    path: Path,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    *,
+    critic: Critic | None = None,
+) -> Manifest:
+    """Restore model, optimizer, critic and random state in place (collective).
 
     Raises:
         TrainerError: no complete checkpoint there, or one of another model.
     """
     manifest = read_manifest(path)
-    state = _state(policy, optimizer)
+    state = _state(policy, optimizer, critic)
     try:
         load(state, checkpoint_id=path)
         set_state_dict(
@@ -227,16 +239,29 @@ def load_checkpoint(path: Path, policy: Policy, optimizer: torch.optim.Optimizer
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+        if critic is not None:
+            set_state_dict(
+                critic.value_model.model,
+                critic.optimizer,
+                model_state_dict=state["critic"]["model"],
+                optim_state_dict=state["critic"]["optimizer"],
+            )
     except (*_WRITE_ERRORS, ValueError, KeyError) as error:
         raise TrainerError(f"cannot load checkpoint {path}: {error}") from error
     torch.set_rng_state(state["random"])
     return manifest
 
 
-def _state(policy: Policy, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _state(
+    policy: Policy, optimizer: torch.optim.Optimizer, critic: Critic | None
+) -> dict[str, Any]:
     model, optim = get_state_dict(policy.model, optimizer)
     # One random state for all ranks: no rank draws numbers of its own.
-    return {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
+    state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
+    if critic is not None:
+        model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
+        state["critic"] = {"model": model, "optimizer": optim}
+    return state
 
 
 def _versions() -> dict[str, str]:

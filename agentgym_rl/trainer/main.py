@@ -19,6 +19,7 @@ from agentgym_rl.model import resolve_model
 
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
+from .critic import Critic
 from .export import export_model
 from .fingerprint import fingerprint
 from .optim import make_optimizer
@@ -71,6 +72,7 @@ def run(
     meeting = join_world(
         rank=rank,
         size=world_size,
+        num_replicas=config.trainer.num_replicas,
         rendezvous=rendezvous,
         device=config.trainer.device,
         # Ranks wait in collectives while rank 0 publishes.
@@ -117,12 +119,15 @@ class _Trainer:
             self._stepper.optimizer,
             config_hash=config_hash(config),
             retention=Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric),
+            critic=self._stepper.critic,
             timeout_s=trainer.finish_timeout_s,
             on_complete=client.checkpointed,
         )
         self._first, self._lineage = 0, ""
         if resume is not None:
-            manifest = load_checkpoint(resume, self._policy, self._stepper.optimizer)
+            manifest = load_checkpoint(
+                resume, self._policy, self._stepper.optimizer, critic=self._stepper.critic
+            )
             self._first, self._lineage = manifest.step, manifest.lineage
 
     def run(self) -> None:
@@ -216,7 +221,9 @@ class _Trainer:
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """What trains the configured run, from the weights in `model_dir` on."""
-    policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
+    policy = Policy.load(
+        model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+    )
     return Stepper(
         policy,
         make_optimizer(policy.model.parameters(), config.trainer),
@@ -225,6 +232,7 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         num_steps=config.steps,
         seed=config.seed,
         reference=_reference(config, world, model_dir),
+        critic=_critic(config, world, model_dir),
     )
 
 
@@ -234,7 +242,27 @@ def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:
     if not kl.coef:
         return None
     folder = model_dir if kl.reference == "initial" else resolve_model(kl.reference)
-    return Policy.load(folder, world, compute_dtype=config.own_engine.dtype, frozen=True)
+    return Policy.load(
+        folder,
+        world,
+        compute_dtype=config.own_engine.dtype,
+        frozen=True,
+        trainer=config.trainer,
+    )
+
+
+def _critic(config: Config, world: World, model_dir: Path) -> Critic | None:
+    """The value model, where it is the baseline; it begins as the policy does."""
+    if config.algo.baseline != "critic":
+        return None
+    return Critic.load(
+        model_dir,
+        world,
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        compute_dtype=config.own_engine.dtype,
+    )
 
 
 @contextmanager

@@ -32,23 +32,26 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) ->
     )
 
 
-def learning_rate(config: TrainerConfig, step: int, *, num_steps: int) -> float:
+def learning_rate(
+    config: TrainerConfig, step: int, *, num_steps: int, peak: float | None = None
+) -> float:
     """Of training batch `step` (0-based) in a run of `num_steps` batches.
 
-    Rises linearly over `warmup_steps` batches; then stays, or falls linearly or as a half cosine
-    to `learning_rate_floor` of its peak, which the last batch has.
+    Rises linearly over `warmup_steps` batches to `peak` (default: `learning_rate`); then stays,
+    or falls linearly or as a half cosine to `learning_rate_floor` of it, which the last batch has.
     """
+    peak = config.learning_rate if peak is None else peak
     if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / (config.warmup_steps + 1)
+        return peak * (step + 1) / (config.warmup_steps + 1)
     if config.schedule == "constant":
-        return config.learning_rate
+        return peak
     span = max(1, num_steps - 1 - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / span)
     left = (
         1.0 - progress if config.schedule == "linear" else 0.5 + 0.5 * math.cos(math.pi * progress)
     )
     floor = config.learning_rate_floor
-    return config.learning_rate * (floor + (1.0 - floor) * left)
+    return peak * (floor + (1.0 - floor) * left)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

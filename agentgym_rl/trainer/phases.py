@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of every run; `reference` comes on top where there is a reference model.
+# Of every run; `reference` comes on top where there is a reference model, `values` and `critic`
+# where there is a critic.
 PHASES = (
     "rollout_wait",
     "proximal",

@@ -40,7 +40,7 @@ def replay_batches(
     with join_world(device=config.trainer.device) as world:
         stepper = make_stepper(config, world, model_dir)
         if checkpoint is not None:
-            load_checkpoint(checkpoint, stepper.policy, stepper.optimizer)
+            load_checkpoint(checkpoint, stepper.policy, stepper.optimizer, critic=stepper.critic)
         for shard in shards:
             metrics = stepper.train(shard, Phases())
             yield Replayed(shard.step, metrics, fingerprint(stepper.policy.full_state()))

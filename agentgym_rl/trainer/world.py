@@ -27,6 +27,7 @@ class World:
     size: int
     device: torch.device
     mesh: DeviceMesh
+    """Of one dimension, along which models are sharded; or two, replicate × shard."""
 
     def maxima(self, numbers: Sequence[int]) -> list[int]:
         """Element-wise maximum over ranks (collective)."""
@@ -54,6 +55,7 @@ def join_world(
     *,
     rank: int = 0,
     size: int = 1,
+    num_replicas: int = 1,
     rendezvous: str = "",
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     timeout_s: float = 600.0,
@@ -61,7 +63,8 @@ def join_world(
     """Join the trainer's process group; leave it at exit.
 
     `rendezvous` is torch's init method, `tcp://host:port` or `file:///path`; a single rank needs
-    none and opens no port. Collectives that take longer than `timeout_s` fail.
+    none and opens no port. The ranks hold `num_replicas` copies of what they shard, which divides
+    `size`. Collectives that take longer than `timeout_s` fail.
 
     Raises:
         ConfigError: `device` is cuda and there is none.
@@ -82,12 +85,19 @@ def join_world(
             f"trainer rank {rank} of {size} cannot meet the others at {rendezvous!r}: {error}"
         ) from error
     try:
-        mesh = init_device_mesh(place.type, (size,))
+        mesh = _mesh(place, size, num_replicas)
         world = World(rank=rank, size=size, device=place, mesh=mesh)
         yield world
         world.barrier()  # leave together: gloo does not bear a peer that is gone
     finally:
         dist.destroy_process_group()
+
+
+def _mesh(place: torch.device, size: int, num_replicas: int) -> DeviceMesh:
+    if num_replicas == 1:
+        return init_device_mesh(place.type, (size,))
+    shape = (num_replicas, size // num_replicas)
+    return init_device_mesh(place.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def _device(device: str, rank: int) -> torch.device:

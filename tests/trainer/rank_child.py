@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import make_items, make_shards
 
 from agentgym_rl.config import (
@@ -17,6 +21,7 @@ from agentgym_rl.config import (
     preset_names,
 )
 from agentgym_rl.trainer.checkpoint import save_checkpoint
+from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
@@ -30,17 +35,47 @@ TRAINER = TrainerConfig(learning_rate=1e-3, num_minibatches=2, max_tokens_per_mi
 ALGO = AlgoConfig(aggregation="sequence", behavior_correction=ClampCorrection())
 
 
-def make_stepper(model_dir: Path, world: World, algo: AlgoConfig = ALGO) -> Stepper:
-    policy = Policy.load(model_dir, world, master_dtype=torch.float64)
-    reference = Policy.load(model_dir, world, master_dtype=torch.float64, frozen=True)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "replicas": {"num_replicas": 2},
+    "activation checkpointing": {"activation_checkpointing": True},
+    "CPU offload": {"cpu_offload": True},
+    "chunked head": {"head_chunk_tokens": 5},
+    "all together": {
+        "num_replicas": 2,
+        "activation_checkpointing": True,
+        "cpu_offload": True,
+        "head_chunk_tokens": 5,
+    },
+}
+"""Of the trainer, by which two ranks compute what one computes without any of them."""
+
+
+def make_stepper(
+    model_dir: Path,
+    world: World,
+    algo: AlgoConfig = ALGO,
+    *,
+    trainer: TrainerConfig = TRAINER,
+    bfloat16: bool = False,
+) -> Stepper:
+    how: dict[str, Any] = {"master_dtype": torch.float64, "trainer": trainer}
+    if bfloat16:
+        how |= {"master_dtype": torch.float32, "compute_dtype": "bfloat16"}
+    policy = Policy.load(model_dir, world, **how)
+    reference = critic = None
+    if algo.kl.coef:
+        reference = Policy.load(model_dir, world, frozen=True, **how)
+    if algo.baseline == "critic":
+        critic = Critic.load(model_dir, world, algo=algo, num_steps=NUM_STEPS + 1, **how)
     return Stepper(
         policy,
-        make_optimizer(policy.model.parameters(), TRAINER),
+        make_optimizer(policy.model.parameters(), trainer),
         algo=algo,
-        trainer=TRAINER,
+        trainer=trainer,
         num_steps=NUM_STEPS + 1,
         seed=1,
-        reference=reference if algo.kl.coef else None,
+        reference=reference,
+        critic=critic,
     )
 
 
@@ -54,6 +89,20 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
     """Two steps of a preset: in the second, policy and reference differ."""
     stepper = make_stepper(model_dir, world, load_config(None, {"preset": name}).algo)
+    return [train(stepper, step) for step in range(2)]
+
+
+def train_critic(
+    model_dir: Path, world: World, options: Mapping[str, Any], *, bfloat16: bool = False
+) -> list[dict[str, float]]:
+    """Two steps of policy and critic, with an entropy bonus, under some options."""
+    algo = load_config(None, {"preset": "ppo-critic", "algo.entropy_coef": 0.01}).algo
+    trainer = TRAINER.model_copy(update={**options, "num_ranks": world.size})
+    if trainer.num_replicas > 1:
+        shape = (trainer.num_replicas, world.size // trainer.num_replicas)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+        world = replace(world, mesh=mesh)
+    stepper = make_stepper(model_dir, world, algo, trainer=trainer, bfloat16=bfloat16)
     return [train(stepper, step) for step in range(2)]
 
 
@@ -74,6 +123,9 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
         (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
         presets = {name: train_preset(model_dir, world, name) for name in preset_names()}
         (out / f"presets-{rank}.json").write_text(json.dumps(presets))
+        options = {name: train_critic(model_dir, world, its) for name, its in OPTIONS.items()}
+        options["bfloat16"] = train_critic(model_dir, world, {}, bfloat16=True)
+        (out / f"options-{rank}.json").write_text(json.dumps(options))
         if rank == 0:
             torch.save(state, out / "state.pt")
         assert bool(state) == (rank == 0)

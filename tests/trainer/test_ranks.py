@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_child import NUM_STEPS, make_stepper, train, train_preset
+from rank_child import NUM_STEPS, OPTIONS, make_stepper, train, train_critic, train_preset
 
 from agentgym_rl.config import preset_names
 from agentgym_rl.errors import TrainerError
@@ -56,6 +56,29 @@ def test_two_ranks_equal_one_with_any_preset(tiny_model, two_ranks, world, name)
         found = json.loads((two_ranks / f"presets-{rank}.json").read_text())[name]
         for mine, theirs in zip(expected, found, strict=True):
             assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def one_rank_without_options(tiny_model, world) -> list[dict[str, float]]:
+    return train_critic(tiny_model, world, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_ranks_with_an_option_equal_one_without(one_rank_without_options, two_ranks, name):
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"options-{rank}.json").read_text())[name]
+        for mine, theirs in zip(one_rank_without_options, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_two_ranks_in_bfloat16_equal_one_as_far_as_it_goes(tiny_model, two_ranks, world):
+    expected = train_critic(tiny_model, world, {}, bfloat16=True)
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"options-{rank}.json").read_text())["bfloat16"]
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=0.1, abs=0.01)
 
 
 @pytest.mark.slow

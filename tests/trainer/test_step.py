@@ -18,6 +18,7 @@ from trainer_samples import (
     save_tiny_model,
     with_behavior,
 )
+from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.advantages import episode_advantages
 from agentgym_rl.algo.packing import pack_rows
@@ -32,10 +33,12 @@ from agentgym_rl.config import (
     preset_names,
 )
 from agentgym_rl.errors import TrainerError
+from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
+from agentgym_rl.trajectory import Row
 
 SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},
@@ -54,21 +57,28 @@ def make_stepper(
     **trainer: Any,
 ) -> Stepper:
     config = TrainerConfig(**{"learning_rate": 1e-3, "num_minibatches": 2, **trainer})
-    policy = Policy.load(model_dir, world, master_dtype=dtype)
+    policy = Policy.load(model_dir, world, master_dtype=dtype, trainer=config)
     optimizer = make_optimizer(policy.model.parameters(), config)
     reference = (
         Policy.load(reference_dir, world, master_dtype=dtype, frozen=True)
         if reference_dir
         else None
     )
+    algo = algo or AlgoConfig(behavior_correction=ClampCorrection())
+    critic = (
+        Critic.load(model_dir, world, algo=algo, trainer=config, num_steps=4, master_dtype=dtype)
+        if algo.baseline == "critic"
+        else None
+    )
     return Stepper(
         policy,
         optimizer,
-        algo=algo or AlgoConfig(behavior_correction=ClampCorrection()),
+        algo=algo,
         trainer=config,
         num_steps=4,
         seed=1,
         reference=reference,
+        critic=critic,
     )
 
 
@@ -178,6 +188,34 @@ def test_a_missing_or_foreign_reference_is_refused(tiny_model, world, tmp_path):
     foreign = save_tiny_model(tmp_path / "foreign", vocab=VOCAB + 1)
     with pytest.raises(TrainerError, match="41 tokens, the policy 40"):
         reference_stepper(tiny_model, foreign, world)
+
+
+def test_an_entropy_bonus_has_the_gradient_of_the_entropy(tiny_model, world):
+    """Where no advantage is, the gradient is that of the bonus alone; here by the plain model."""
+    items, _, groups = make_items()
+    (shard,) = make_shards(items, [1.0] * len(groups), groups, num_minibatches=1)
+    algo = AlgoConfig(entropy_coef=0.3, aggregation="sequence")
+    stepper = make_stepper(tiny_model, world, algo=algo, max_grad_norm=1e9)
+    loss, gradient = gradient_of(stepper, shard)
+    plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
+    counts = np.bincount([it.episode for it in items], [it.row.num_trained for it in items])
+    expected = torch.zeros((), dtype=torch.float64)
+    for item in items:
+        entropies = plain_entropies(plain, item.row)
+        expected = expected - 0.3 * entropies.sum() / (counts[item.episode] * len(groups))
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), abs=1e-9)
+    grads = [p.grad.flatten() for p in plain.parameters() if p.grad is not None]
+    torch.testing.assert_close(gradient, torch.cat(grads), rtol=0, atol=1e-9)
+
+
+def plain_entropies(model: torch.nn.Module, row: Row) -> torch.Tensor:
+    """[trained tokens], one row, all logits, plain transformers."""
+    tokens = torch.from_numpy(row.tokens.astype(np.int64))[None]
+    trained = torch.from_numpy(np.flatnonzero(row.loss_mask))
+    heat = torch.from_numpy(row.temperatures)[trained]
+    logits = model(tokens, use_cache=False).logits[0, trained - 1] / heat[:, None]
+    return torch.distributions.Categorical(logits=logits).entropy()
 
 
 def test_long_episodes_are_paid_less(tiny_model, world):

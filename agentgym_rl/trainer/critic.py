@@ -1,0 +1,179 @@
+"""The critic: a model of its own that says what is to come of each token, and learns it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from agentgym_rl.algo.critic import generalized_advantages, value_loss
+from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.algo.tally import Tally
+from agentgym_rl.config import AlgoConfig, TrainerConfig
+from agentgym_rl.errors import TrainerError
+
+from .optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from .packed import PackedModel
+from .passes import accumulate, frozen_pass
+from .tokens import MicroBatch, ShardTokens
+from .world import World
+
+_EPS = 1e-6
+
+
+class ValueModel(PackedModel):
+    """The policy's own architecture with one number in the place of its logits; 0 at first."""
+
+    def _change_head(self) -> None:
+        head = self.model.get_output_embeddings()
+        if not isinstance(head, nn.Linear):
+            raise TrainerError(
+                f"{type(self.model).__name__} has an output layer of type {type(head).__name__}, "
+                "which cannot be replaced by a value: use an algo.baseline other than critic"
+            )
+        # Without a bias: FSDP2 wants no view from its root, which torch's linear with one returns.
+        like = {"device": head.weight.device, "dtype": head.weight.dtype}
+        value = nn.Linear(head.in_features, 1, bias=False, **like)
+        nn.init.zeros_(value.weight)
+        self.model.set_output_embeddings(value)
+
+    def values(self, packed: PackedRows) -> Tensor:
+        """[N] of the states in which the packed trained tokens were sampled; like `logprobs`."""
+        found = self.outputs(packed.to(self.world.device))[:, 0]
+        return found if found.dtype == torch.float64 else found.float()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """What a critic said of a batch before it learned from it; all [N]."""
+
+    values: Tensor
+    returns: Tensor
+    advantages: Tensor
+
+
+class Critic:
+    """Judges each batch, then learns from it. Every rank has one and calls it in step."""
+
+    def __init__(
+        self,
+        model: ValueModel,
+        optimizer: torch.optim.Optimizer,
+        *,
+        algo: AlgoConfig,
+        trainer: TrainerConfig,
+        num_steps: int,
+    ):
+        self.value_model = model
+        self.optimizer = optimizer
+        self._algo, self._trainer, self._num_steps = algo, trainer, num_steps
+        self._peak = trainer.critic_learning_rate
+        if self._peak is None:
+            self._peak = trainer.learning_rate
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        world: World,
+        *,
+        algo: AlgoConfig,
+        trainer: TrainerConfig,
+        num_steps: int,
+        compute_dtype: Literal["float32", "bfloat16"] = "float32",
+        master_dtype: torch.dtype = torch.float32,
+    ) -> Critic:
+        """One that begins as the model in `model_dir`.
+
+        Raises:
+            TrainerError: there is none, or its output layer cannot be replaced.
+        """
+        model = ValueModel.load(
+            model_dir,
+            world,
+            compute_dtype=compute_dtype,
+            master_dtype=master_dtype,
+            trainer=trainer,
+        )
+        optimizer = make_optimizer(model.model.parameters(), trainer)
+        return cls(model, optimizer, algo=algo, trainer=trainer, num_steps=num_steps)
+
+    def warms_up(self, step: int) -> bool:
+        """Whether batch `step` is to teach the critic alone."""
+        return step < self._algo.critic.warmup_steps
+
+    def judge(self, tokens: ShardTokens, rewards: Tensor, tally: Tally) -> Judged:
+        """Advantages and returns of this rank's trained tokens, given the reward of each [N];
+        collective."""
+        model, config = self.value_model, self._algo.critic
+        budget = self._trainer.max_tokens_per_microbatch
+        values = frozen_pass(model, model.values, tokens, budget=budget)
+        advantages, returns = generalized_advantages(
+            rewards,
+            values,
+            tokens.row_index,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+        )
+        spread, missed = self._moments(returns), self._moments(returns - values)
+        if spread.variance > 0:
+            # The same on every rank, so that the largest is the number itself.
+            tally.maximum("critic/explained_variance", 1 - missed.variance / spread.variance)
+        tally.mean("critic/value_mean", float(values.sum()), len(values))
+        tally.mean("critic/return_mean", float(returns.sum()), len(returns))
+        if self._algo.scale == "batch_std":
+            moments = self._moments(advantages)
+            advantages = (advantages - moments.mean) / (moments.variance**0.5 + _EPS)
+        return Judged(values, returns, advantages)
+
+    def train(
+        self, tokens: ShardTokens, judged: Judged, weights: Tensor, *, step: int, tally: Tally
+    ) -> None:
+        """One optimizer step for each minibatch and epoch (collective); `weights` [N] are those of
+        the policy's loss."""
+        model, trainer = self.value_model, self._trainer
+        rate = learning_rate(trainer, step, num_steps=self._num_steps, peak=self._peak)
+        set_learning_rate(self.optimizer, rate)
+        budget = trainer.max_tokens_per_microbatch
+        plans = [tokens.micro_batches(rows, budget) for rows in tokens.minibatches]
+        rounds = model.world.maxima([len(plan) for plan in plans])
+        share = 1.0 / max(1, len(plans) * trainer.epochs)
+
+        def loss_of(batch: MicroBatch) -> Tensor:
+            values = model.values(batch.packed)
+            parts = [
+                x[batch.index].to(values.device) for x in (judged.values, judged.returns, weights)
+            ]
+            found = value_loss(values, *parts, clip=self._algo.critic.value_clip)
+            tally.mean("critic/clip_fraction", float(found.clipped), len(batch.index))
+            return found.loss
+
+        for _ in range(trainer.epochs):
+            for plan, num_rounds in zip(plans, rounds, strict=True):
+                if not num_rounds:
+                    continue
+                loss = accumulate(model, plan, num_rounds, loss_of)
+                norm = clip_gradients(model.model.parameters(), trainer.max_grad_norm)
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+                tally.count("critic/value_loss", loss * share)
+                tally.mean("critic/grad_norm", norm, 1)
+
+    def _moments(self, x: Tensor) -> _Moments:
+        """Of the numbers of all ranks (collective)."""
+        world = self.value_model.world
+        parts = world.gather((len(x), float(x.sum())))
+        count = sum(n for n, _ in parts)
+        mean = sum(total for _, total in parts) / max(1, count)
+        squares = sum(world.gather(float(((x - mean) ** 2).sum())))
+        return _Moments(mean, squares / max(1, count - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    mean: float
+    variance: float
+    """Unbiased."""

@@ -1,0 +1,82 @@
+"""What a batch's policy loss is made of, fixed before its first optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.algo.aggregation import aggregation_weights
+from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
+from agentgym_rl.algo.losses import LossTokens
+from agentgym_rl.batch import BatchShard
+from agentgym_rl.config import AlgoConfig
+
+from .tokens import ShardTokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """Everything about this rank's trained tokens that stays fixed during a batch; all [N]."""
+
+    anchor: Tensor
+    """Log-probs the ratio is taken against."""
+    behavior_logprobs: Tensor
+    behavior: BehaviorWeights
+    advantages: Tensor
+    weights: Tensor
+    """Of the aggregation, times the number of minibatches."""
+    rows: Tensor
+    """int64"""
+    reference: Tensor | None
+    """Log-probs of the reference model, where the loss has a KL term."""
+
+    def of(self, index: Tensor, logprobs: Tensor) -> LossTokens:
+        """Some of the tokens, with their current log-probs, on the device of those."""
+        device = logprobs.device
+        return LossTokens(
+            logprobs=logprobs,
+            anchor=self.anchor[index].to(device),
+            behavior_logprobs=self.behavior_logprobs[index].to(device),
+            behavior_weight=self.behavior.weight[index].to(device),
+            advantages=self.advantages[index].to(device),
+            weights=self.weights[index].to(device),
+            rows=self.rows[index].to(device),
+        )
+
+
+def make_objective(
+    algo: AlgoConfig,
+    shard: BatchShard,
+    tokens: ShardTokens,
+    advantages: Tensor,
+    *,
+    proximal: Tensor,
+    reference: Tensor | None,
+) -> Objective:
+    """The objective of this rank's tokens; tensors are [N], and `proximal` and `reference`
+    log-probs."""
+    behavior = tokens.behavior_logprobs
+    if algo.naive:
+        finite = torch.isfinite(behavior)
+        corrected = BehaviorWeights(finite.to(proximal.dtype), ~finite)
+    else:
+        corrected = behavior_weights(proximal, behavior, tokens.row_index, algo.behavior_correction)
+    weights = aggregation_weights(
+        tokens.episodes,
+        tokens.tokens_per_episode,
+        aggregation=algo.aggregation,
+        num_trained_tokens=shard.num_trained_tokens,
+        num_episodes=shard.num_episodes,
+        max_tokens=algo.max_tokens,
+    )
+    return Objective(
+        anchor=behavior if algo.naive else proximal,
+        behavior_logprobs=behavior,
+        behavior=corrected,
+        advantages=advantages,
+        weights=weights * len(shard.minibatches),
+        rows=tokens.row_index,
+        reference=reference if algo.kl.placement == "loss" else None,
+    )

@@ -1,0 +1,69 @@
+"""What a critic's numbers are made of; values of GAE are in test_gae_golden.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentgym_rl.algo.critic import generalized_advantages, terminal_rewards, value_loss
+
+ROWS = torch.tensor([0, 0, 0, 1, 1])
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_every_row_ends_with_its_episodes_reward():
+    found = terminal_rewards(tensor(0.5, -1), torch.tensor([1, 1, 1, 0, 0]), ROWS)
+    assert found.tolist() == [0, 0, -1, 0, 0.5]
+
+
+def test_rows_know_nothing_of_each_other():
+    rewards, values = tensor(0, 0, 1, 0, 2), tensor(0.1, -0.4, 0.3, 7, 0.2)
+    together = generalized_advantages(rewards, values, ROWS, discount=0.9, gae_lambda=0.8)
+    for part in (slice(0, 3), slice(3, 5)):
+        alone = generalized_advantages(
+            rewards[part], values[part], ROWS[part], discount=0.9, gae_lambda=0.8
+        )
+        for a, b in zip(together, alone, strict=True):
+            assert torch.equal(a[part], b)
+
+
+def test_with_lambda_one_and_no_discount_it_is_reward_less_value():
+    values = tensor(0.1, -0.4, 0.3)
+    found = generalized_advantages(tensor(0, 0, 1), values, ROWS[:3], discount=1, gae_lambda=1)
+    torch.testing.assert_close(found.advantages, 1 - values)
+    torch.testing.assert_close(found.returns, torch.ones_like(values))
+
+
+def test_no_tokens_are_no_trouble():
+    none = tensor()
+    found = generalized_advantages(none, none, none.long(), discount=1, gae_lambda=1)
+    assert found.advantages.shape == (0,)
+    assert terminal_rewards(tensor(1), none.long(), none.long()).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("value", "clip", "loss", "gradient", "clipped"),
+    [
+        (0.1, 0.2, 0.405, -0.9, 0),  # within the clip: plain squared error
+        (0.5, 0.2, 0.32, 0.0, 1),  # toward the return, beyond the clip: no more of it
+        (-0.5, 0.2, 1.125, -1.5, 0),  # away from the return: comes back whatever the clip
+        (0.5, None, 0.125, -0.5, 0),
+    ],
+)
+def test_a_value_moves_at_most_by_the_clip(value, clip, loss, gradient, clipped):
+    """Old value 0, return 1."""
+    values = tensor(value).requires_grad_()
+    found = value_loss(values, tensor(0), tensor(1), tensor(1), clip=clip)
+    found.loss.backward()
+    assert values.grad is not None
+    assert (found.loss.item(), values.grad.item()) == pytest.approx((loss, gradient))
+    assert found.clipped.item() == clipped
+
+
+def test_tokens_weigh_what_the_aggregation_says():
+    values, weights = tensor(0.3, 0.3).requires_grad_(), tensor(0.25, 0.75)
+    value_loss(values, tensor(0, 0), tensor(1, 1), weights, clip=None).loss.backward()
+    torch.testing.assert_close(values.grad, -0.7 * weights)
