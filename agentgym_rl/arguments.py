@@ -72,7 +72,28 @@ def load_configuration(args: Namespace) -> Config:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.
         overrides[key] = json.dumps(value) if isinstance(value, str) else value
+    if getattr(args, "resume", None) is not None and args.command in ("train", "serve"):
+        return _resumed(args, overrides)
     return load_config(args.config, overrides)
+
+
+def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
+    """The configuration of the run that goes on, or the file that is given, with `overrides`.
+
+    Raises:
+        ConfigError: there is no run, or it cannot go on with that.
+    """
+    from .config import load_config
+    from .model import resolve_paths
+    from .resumed import check_resumable
+    from .run_dir import config_of
+
+    if "run" in overrides:
+        raise ConfigError("--resume goes on in the run's own folder: leave out --run")
+    file = config_of(args.resume, f"--resume {args.resume}")
+    config = resolve_paths(load_config(args.config or file, overrides))
+    check_resumable(args.resume, config)
+    return config
 
 
 # ---------------------------------------------------------------- commands and their flags
@@ -150,6 +171,8 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
 
 
 def _audit(parser: ArgumentParser) -> None:
@@ -162,6 +185,19 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="also episodes that wait or were dropped"
     )
+
+
+def _ledger(parser: ArgumentParser) -> None:
+    parser.description = help_texts.LEDGER
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REPLAY
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--step", type=int, required=True, metavar="K", help="as in metrics.jsonl")
 
 
 def _reverify(parser: ArgumentParser) -> None:
@@ -218,7 +254,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, engine, env, gateway, math, sandbox, train, verifier, weights"
+    names = "code, crash, engine, env, gateway, math, sandbox, train, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
@@ -235,6 +271,8 @@ _COMMANDS = {
     "serve": (_serve, "train on the episodes of other programs, in any language"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
+    "replay": (_replay, "train a batch of a run once more, and compare"),
     "export": (_export, "recorded episodes as supervised data"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "timeline": (_timeline, "when what happened in a run, as a picture"),
@@ -269,6 +307,7 @@ def _training(parser: ArgumentParser) -> None:
     from .config import preset_names
 
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     names = ", ".join(preset_names())
     parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")

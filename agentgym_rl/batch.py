@@ -93,8 +93,10 @@ class StepReport:
     """(phase, start, end) in CLOCK_MONOTONIC seconds; phases rollout_wait, proximal,
     forward_backward, optimizer, weight_sync, checkpoint; where there are such models, reference,
     values and critic."""
-    checkpoint: str = ""
-    """Folder of a checkpoint that covers this step, if one was written."""
+    group_ids: Sequence[str] = ()
+    """The groups it trained on, in the order of the batch, as the trainer saw them."""
+    parameters: str = ""
+    """A hash of the weights of `version` (trainer.fingerprint)."""
 
     def pack(self) -> bytes:
         """Bytes for the wire (msgpack)."""

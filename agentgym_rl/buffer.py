@@ -7,7 +7,7 @@ group is dropped. All counts are groups; versions are published training batches
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .config import RolloutConfig
@@ -42,6 +42,8 @@ class Group:
     members: Sequence[Trajectory]
     weight: float = 1.0
     """Of its task: multiplies the advantages of its episodes."""
+    index: int = 0
+    """Its place in the order of admission."""
 
     @property
     def oldest_version(self) -> int | None:
@@ -72,6 +74,29 @@ class Buffer:
     """Groups whose budget came back, by cause: stale, filtered, or an outcome."""
     changes: Changes = field(default_factory=Changes)
     _waiting: list[Group] = field(default_factory=list)
+    _leased: dict[int, list[Group]] = field(default_factory=dict)
+    """Batches that were handed out before this process began, to be handed out again."""
+
+    def restore(
+        self,
+        version: int,
+        *,
+        leased: Mapping[int, list[Group]],
+        waiting: Sequence[Group],
+        dropped: Mapping[str, int],
+    ) -> None:
+        """Go on from policy `version`, with what a log has of the run so far.
+
+        Batches `leased` for steps from `version` on come again, each at its step, before any that
+        waits: whatever was sampled by a later version is younger than those steps.
+        """
+        assert not self.accepted + self.running, "only a fresh buffer is restored"
+        self.version = version
+        self._leased = dict(leased)
+        self._waiting = list(waiting)
+        self.dropped = Counter(dropped)
+        again = sum(len(groups) for groups in self._leased.values())
+        self.accepted = version * self.config.groups_per_batch + again + len(self._waiting)
 
     @property
     def capacity(self) -> int:
@@ -124,13 +149,21 @@ class Buffer:
 
     @property
     def complete(self) -> bool:
-        """Whether a whole batch waits (stale groups included until dropped)."""
-        return len(self._waiting) >= self.config.groups_per_batch
+        """Whether a whole batch waits (stale groups included until dropped), or comes again."""
+        return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
+
+    def take_again(self) -> list[Group] | None:
+        """The batch of this version that was handed out before a crash, in its order; or None."""
+        return self._leased.pop(self.version, None)
 
     def take(self) -> list[Group]:
-        """The next batch: the B oldest groups; call `drop_stale` first, only when `complete`."""
+        """The next batch: the B oldest groups, in the order they were admitted; call `drop_stale`
+        first, only when `complete`.
+
+        So a batch does not depend on who finished first, if it need not.
+        """
         assert self.complete, "no complete batch waits"
         count = self.config.groups_per_batch
-        self._waiting.sort(key=lambda g: -g.staleness(self.version))  # stable: then by arrival
+        self._waiting.sort(key=lambda g: (-g.staleness(self.version), g.index))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch

@@ -27,6 +27,8 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "serve": running.serve,
     "eval": running.evaluate,
     "audit": records.audit,
+    "ledger": records.ledger,
+    "replay": records.replay,
     "export": records.export,
     "reverify": records.reverify,
     "timeline": records.timeline,

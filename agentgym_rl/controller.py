@@ -8,7 +8,9 @@ reach it over private HTTP with a bearer token and msgpack bodies:
                                       rank 0: 205 publish the current version again, first
     POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
     POST /publish/end   {"version", "served": [name], "failed": {name: why}}
-    POST /report                      a StepReport, once its version is on every engine
+    POST /report                      a StepReport, once its version is on every engine; the log
+                                      has it when 200 {metric: value}, all there are of the step
+    POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
 
 The trainer never sees tasks, agents or text.
 """
@@ -21,7 +23,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Never, Protocol
 from urllib.parse import parse_qs
 
@@ -30,10 +32,11 @@ import msgspec
 from .asgi import Receive, Scope, Send, header, read_body, reply
 from .batch import BatchShard, StepReport
 from .batching import batch_metrics, split_batch
-from .buffer import Buffer
+from .buffer import Buffer, Group
 from .config import Config
 from .episode_log import EpisodeLog
-from .metrics import MetricsFile, Overlap
+from .metrics import MetricsFile, Overlap, finite
+from .recovery import NOTHING, Recovered
 from .timeline import PhasesFile
 from .waiting import Changes
 
@@ -70,6 +73,11 @@ class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
     failed: dict[str, str]
 
 
+class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
+    step: int
+    folder: str
+
+
 class Controller:
     """State of one run between its processes. One event loop only."""
 
@@ -84,7 +92,10 @@ class Controller:
         publications: Publications,
         token: str,
         on_step: StepListener,
+        recovered: Recovered = NOTHING,
     ) -> None:
+        """`recovered`: what there is of the run already; the buffer and the metrics file have
+        theirs of it."""
         self.overlap = Overlap()
         self.ready_ranks: set[int] = set()
         self.changes = Changes()
@@ -93,7 +104,7 @@ class Controller:
         """Tokens sampled in training episodes so far (rollout adds them)."""
         self.rollout_metrics: dict[str, float] = {}
         """Numbers of the rollout as a whole that go with every step (rollout sets them)."""
-        self.history: list[Mapping[str, float]] = []
+        self.history: list[Mapping[str, float]] = list(recovered.history)
         """Metrics of every finished step."""
         self._config = config
         self.buffer = buffer
@@ -103,6 +114,7 @@ class Controller:
         self._publications = publications
         self.token = token
         self._on_step = on_step
+        self._trained_before = recovered.parameters
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
         self._leasing = asyncio.Lock()
@@ -152,7 +164,12 @@ class Controller:
         return self.buffer.version == step and self.buffer.complete
 
     async def _lease(self, step: int) -> None:
-        """Assemble batch `step` of the oldest groups that are fresh enough."""
+        """Assemble batch `step` of the oldest groups that are fresh enough; one that was assembled
+        before a crash is the same again."""
+        again = self.buffer.take_again()
+        if again is not None:
+            self._hand_out(step, again, overlap=math.nan)
+            return
         stale = self.buffer.drop_stale()
         if stale:
             await self._episodes.drop(stale, "stale")
@@ -160,10 +177,14 @@ class Controller:
             return
         groups = self.buffer.take()
         await self._episodes.lease(groups, step)
-        found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
         episodes = [member for group in groups for member in group.members]
-        found["overlap"] = self.overlap.add_episodes(episodes) if step else math.nan
-        self._pending[step] = found
+        overlap = self.overlap.add_episodes(episodes) if step else math.nan
+        self._hand_out(step, groups, overlap=overlap)
+
+    def _hand_out(self, step: int, groups: Sequence[Group], *, overlap: float) -> None:
+        """Ranks may ask for batch `step`, which the log has."""
+        found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
+        self._pending[step] = found | {"overlap": overlap}
         trainer = self._config.trainer
         self._leased = {
             step: split_batch(
@@ -176,24 +197,53 @@ class Controller:
         }
         self.buffer.changes.notify()
 
-    async def report(self, report: StepReport) -> None:
-        """Rank 0 finished a step: its version becomes the current one."""
+    async def report(self, report: StepReport) -> dict[str, float | None]:
+        """Rank 0 finished a step: its version becomes the current one. All metrics of the step.
+
+        Raises:
+            ValueError: it is not the step that was handed out, or was made of other groups.
+        """
         if report.version != self.buffer.version + 1 or report.step not in self._pending:
             raise ValueError(
                 f"report of step {report.step}, version {report.version}: expected version "
                 f"{self.buffer.version + 1} of a leased step ({sorted(self._pending)})"
             )
-        await self._episodes.publish(report.version, report.step, report.checkpoint)
+        shard = self._leased[report.step][0]
+        leased = list(dict.fromkeys(shard.group_ids))
+        if list(report.group_ids) != leased:
+            raise ValueError(
+                f"report of step {report.step}: trained on {report.group_ids}, not on {leased}"
+            )
         self.overlap.add_intervals(report.intervals)
         metrics = self._pending.pop(report.step) | dict(report.metrics)
         metrics |= self.rollout_metrics
-        metrics |= self._throughput(self._leased[report.step][0].num_trained_tokens)
+        metrics |= self._throughput(shard.num_trained_tokens)
+        kept = finite(metrics)
+        await self._episodes.publish(report, kept)
+        self._compare(report)
         self._metrics.write(report.step, metrics)
         self._phases.write(report.step, report.intervals)
         self.history.append(metrics)
         self.buffer.publish(report.version)
         self.changes.notify()
         self._on_step(report.step, metrics)
+        return kept
+
+    async def checkpointed(self, step: int, folder: str) -> None:
+        """A checkpoint of the first `step` batches is complete."""
+        await self._episodes.checkpointed(step, folder)
+
+    def _compare(self, report: StepReport) -> None:
+        """Say whether a batch that was trained before a crash gave the same weights again."""
+        before = self._trained_before.get(report.step)
+        if before == report.parameters:
+            log.info("batch %d, trained again from the log, gave the same weights", report.step)
+        elif before is not None:
+            log.warning(
+                "batch %d, trained again from the log, gave weights %s, before the crash %s: "
+                "equal only up to rounding, as on another number of ranks or another machine",
+                *(report.step, report.parameters, before),
+            )
 
     def _throughput(self, trained_tokens: int) -> dict[str, float]:
         now = time.monotonic()
@@ -228,7 +278,12 @@ class Controller:
             return await self._get_batch(int(match[1]), scope)
         if method == "POST" and path == "/report":
             body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            await self.report(StepReport.unpack(body))
+            found = await self.report(StepReport.unpack(body))
+            return 200, msgspec.json.encode(found)
+        if method == "POST" and path == "/checkpoint":
+            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+            done = msgspec.json.decode(body, type=_Checkpoint)
+            await self.checkpointed(done.step, done.folder)
             return 200, b""
         if method == "POST" and path == "/ready":
             body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)

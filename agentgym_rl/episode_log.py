@@ -1,8 +1,9 @@
 """The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
 
-A transaction survives the death of the process at any moment (`synchronous=NORMAL`: a power
-failure may cost the last ones, never the file). `arl train` is the only writer; readers open it
-read-only and hold no transaction, so a live run does not notice them.
+A transaction survives the death of the process at any moment. What a batch is made of is on disk
+before the trainer gets it; other transactions a power failure may cost, never the file
+(`synchronous=NORMAL`): then episodes are played again that no batch has. `arl train` is the only
+writer; readers (episode_reader) hold no transaction, so a live run does not notice them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from .batch import StepReport
 from .buffer import Group
-from .errors import ConfigError
 from .task import Task
 from .trajectory import Trajectory
 
@@ -30,7 +29,7 @@ CREATE TABLE IF NOT EXISTS groups (
     group_id TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks,
     status TEXT NOT NULL CHECK (status IN ('waiting', 'leased', 'consumed', 'dropped')),
     cause TEXT NOT NULL DEFAULT '', oldest_version INTEGER, finished_s REAL NOT NULL,
-    step INTEGER);
+    step INTEGER, task_index INTEGER NOT NULL DEFAULT -1, members TEXT NOT NULL DEFAULT '[]');
 CREATE TABLE IF NOT EXISTS trajectories (
     episode_id TEXT PRIMARY KEY, group_id TEXT NOT NULL REFERENCES groups,
     outcome TEXT NOT NULL, reward REAL NOT NULL, num_turns INTEGER NOT NULL,
@@ -38,10 +37,26 @@ CREATE TABLE IF NOT EXISTS trajectories (
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, step INTEGER NOT NULL, published_s REAL NOT NULL,
     checkpoint TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS incarnations (
+    incarnation INTEGER PRIMARY KEY, step INTEGER NOT NULL, checkpoint TEXT NOT NULL,
+    num_ranks INTEGER NOT NULL, started_s REAL NOT NULL, ready_s REAL);
+CREATE TABLE IF NOT EXISTS steps (
+    incarnation INTEGER NOT NULL, step INTEGER NOT NULL, group_ids TEXT NOT NULL,
+    parameters TEXT NOT NULL, metrics TEXT NOT NULL, finished_s REAL NOT NULL,
+    PRIMARY KEY (incarnation, step));
 CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
 CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
 """
 
+
+_ADDED = (
+    ("tasks", "weight", "REAL NOT NULL DEFAULT 1"),
+    ("groups", "task_index", "INTEGER NOT NULL DEFAULT -1"),
+    ("groups", "members", "TEXT NOT NULL DEFAULT '[]'"),
+)
+"""Columns that came later: table, name, type."""
+
+_CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step < ?"
 
 EVALUATED = "evaluated"
 """The cause of groups that were played for an evaluation."""
@@ -55,26 +70,70 @@ class EpisodeLog:
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
-        self._add_weights()
+        self._add_columns()
+        self._incarnation = 0
+        self._logged_members: set[str] = set()
+        """Of groups that are not complete."""
         self._turn = threading.Lock()
 
-    def _add_weights(self) -> None:
-        """Tasks of files that were begun before tasks had weights have 1."""
-        columns = [name for _, name, *_ in self._db.execute("PRAGMA table_info(tasks)")]
-        if "weight" not in columns:
-            self._db.execute("ALTER TABLE tasks ADD COLUMN weight REAL NOT NULL DEFAULT 1")
+    def _add_columns(self) -> None:
+        """What files have not that were begun by earlier versions, with what it was then."""
+        for table, name, kind in _ADDED:
+            columns = [column for _, column, *_ in self._db.execute(f"PRAGMA table_info({table})")]
+            if name not in columns:
+                self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+    def begin(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The run begins, or goes on, from what `checkpoint` has of its first `step` batches;
+        returns its incarnation, 0 at first. Call it once, before anything else.
+
+        Batches of later steps are leased again; whatever the log says of their versions is of
+        weights that are gone.
+        """
+        ((last,),) = self._db.execute("SELECT max(incarnation) FROM incarnations")
+        self._incarnation = 0 if last is None else last + 1
+        known = self._db.execute(
+            "SELECT episode_id FROM trajectories LEFT JOIN groups g USING (group_id) "
+            "WHERE g.group_id IS NULL"
+        )
+        self._logged_members = {name for (name,) in known}
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        self._run(
+            [
+                ("INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)", begun),
+                (_CONSUME, (step,)),
+                ("UPDATE groups SET status = 'leased' WHERE step >= ?", (step,)),
+                ("DELETE FROM versions WHERE version > ?", (step,)),
+            ],
+            durably=True,
+        )
+        return self._incarnation
+
+    async def ready(self) -> None:
+        """Everything that the run needs works: it trains."""
+        statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
+        await self._transact([(statement, (time.time(), self._incarnation))])
+
+    async def add_member(self, member: Trajectory) -> None:
+        """Record an episode of a group that is not complete yet."""
+        if member.episode_id not in self._logged_members:
+            self._logged_members.add(member.episode_id)
+            await self._transact([_insert_trajectory(member)])
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
     ) -> None:
-        """Record a finished group: waiting to be trained, or `dropped` for that cause."""
+        """Record a finished group: waiting to be trained, or `dropped` for that cause.
+
+        Its members are those that are given, whatever was recorded of it before.
+        """
+        names = [member.episode_id for member in group.members]
         await self._transact(
             [
                 _insert_task(task, task_index),
                 (
-                    "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL)",
+                    "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)",
                     (
                         group.group_id,
                         task.id,
@@ -82,24 +141,32 @@ class EpisodeLog:
                         dropped,
                         group.oldest_version,
                         time.time(),
+                        task_index,
+                        json.dumps(names),
                     ),
                 ),
                 *(
-                    ("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", _columns(member))
+                    _insert_trajectory(member)
                     for member in group.members
+                    if member.episode_id not in self._logged_members
                 ),
             ]
         )
+        self._logged_members.difference_update(names)
 
     async def add_evaluated(self, task: Task, task_index: int, episode: Trajectory) -> None:
         """Record an episode of an evaluation. Its group, the episodes of its task, is one that
         was dropped for the cause `evaluated`: nothing trains on it."""
-        group = (episode.group_id, task.id, "dropped", EVALUATED, time.time())
+        group = (episode.group_id, task.id, EVALUATED, time.time())
         await self._transact(
             [
                 _insert_task(task, task_index),
-                ("INSERT OR IGNORE INTO groups VALUES (?, ?, ?, ?, NULL, ?, NULL)", group),
-                ("INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", _columns(episode)),
+                (
+                    "INSERT OR IGNORE INTO groups (group_id, task_id, status, cause, finished_s) "
+                    "VALUES (?, ?, 'dropped', ?, ?)",
+                    group,
+                ),
+                _insert_trajectory(episode),
             ]
         )
 
@@ -116,7 +183,7 @@ class EpisodeLog:
         )
 
     async def lease(self, groups: Sequence[Group], step: int) -> None:
-        """Groups were handed to the trainer for `step`."""
+        """Groups are handed to the trainer for `step`; on disk when this returns."""
         await self._transact(
             [
                 (
@@ -124,25 +191,39 @@ class EpisodeLog:
                     (step, group.group_id),
                 )
                 for group in groups
+            ],
+            durably=True,
+        )
+
+    async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
+        """A step made a version; on disk when this returns. `metrics` are all there are of it."""
+        now = time.time()
+        step = (self._incarnation, report.step, json.dumps([*report.group_ids]))
+        version = (report.version, report.step, now, "")
+        await self._transact(
+            [
+                ("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)", version),
+                (
+                    "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)",
+                    (*step, report.parameters, json.dumps(dict(metrics)), now),
+                ),
+            ],
+            durably=True,
+        )
+
+    async def checkpointed(self, step: int, folder: str) -> None:
+        """A checkpoint covers the first `step` batches: their groups are consumed."""
+        await self._transact(
+            [
+                ("UPDATE versions SET checkpoint = ? WHERE version = ?", (folder, step)),
+                (_CONSUME, (step,)),
             ]
         )
 
-    async def publish(self, version: int, step: int, checkpoint: str) -> None:
-        """`step` made `version`; a checkpoint consumes every group leased up to its step."""
-        actions: list[Statement] = [
-            (
-                "INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)",
-                (version, step, time.time(), checkpoint),
-            )
-        ]
-        if checkpoint:
-            actions.append(
-                (
-                    "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step <= ?",
-                    (step,),
-                )
-            )
-        await self._transact(actions)
+    @property
+    def num_groups(self) -> int:
+        """Groups that are complete, whatever became of them."""
+        return self._db.execute("SELECT count(*) FROM groups").fetchone()[0]
 
     def trajectories(self, *, step: int | None = None) -> list[Trajectory]:
         """All trajectories, or those trained at `step`, in the order they finished."""
@@ -156,12 +237,16 @@ class EpisodeLog:
         with self._turn:
             self._db.close()
 
-    async def _transact(self, actions: Sequence[Statement]) -> None:
-        await asyncio.to_thread(self._run, actions)
+    async def _transact(self, actions: Sequence[Statement], *, durably: bool = False) -> None:
+        await asyncio.to_thread(self._run, actions, durably=durably)
 
-    def _run(self, actions: Sequence[Statement]) -> None:
-        """One transaction; the thread ends it even if whoever awaits it was cancelled."""
+    def _run(self, actions: Sequence[Statement], *, durably: bool) -> None:
+        """One transaction; the thread ends it even if whoever awaits it was cancelled.
+
+        `durably`: it, and all before it, are on disk then.
+        """
         with self._turn:
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for statement, values in actions:
@@ -172,79 +257,13 @@ class EpisodeLog:
             self._db.execute("COMMIT")
 
 
-class EpisodeReader:
-    """`episodes.db` of a run, living or not, read-only. All methods may raise ConfigError:
-    the file is no episode log, or one that this version of the package cannot read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        if not path.is_file():
-            raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
-        # Without a -wal beside it no run has the file open; `immutable` then leaves no files
-        # behind, and reads from folders one may not write to.
-        options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-        with self._explained():
-            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
-
-    def episode_ids(self, *, untrained: bool = False) -> list[str]:
-        """Episodes of the groups that were handed to the trainer (`untrained`: of all groups)."""
-        query = "SELECT t.episode_id FROM trajectories t JOIN groups g USING (group_id)"
-        trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
-        with self._explained():
-            return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
-
-    def trajectory(self, episode_id: str) -> Trajectory:
-        """The record of an episode that is there."""
-        query = "SELECT data FROM trajectories WHERE episode_id = ?"
-        with self._explained():
-            ((data,),) = self._db.execute(query, (episode_id,))
-        try:
-            return Trajectory.unpack(data)
-        except ValueError as error:
-            raise ConfigError(
-                f"episode {episode_id} in {self._path} cannot be read ({error}); was the run made "
-                "by another version of this package?"
-            ) from error
-
-    def task(self, task_id: str) -> Task:
-        """A task that was played; of files from before tasks had weights, its weight is 1."""
-        with self._explained():
-            rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
-            names, found = [column for column, *_ in rows.description], rows.fetchone()
-        if found is None:
-            raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
-        row: dict[str, Any] = {"weight": 1.0} | dict(zip(names, found, strict=True))
-        try:
-            data = json.loads(row["data"])
-            return Task(task_id, row["seed"], data, row["split"], row["weight"])
-        except ValueError as error:
-            raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
-
-    @property
-    def steps_published(self) -> int:
-        """Training batches that have become a policy version."""
-        with self._explained():
-            return self._db.execute("SELECT count(*) FROM versions").fetchone()[0]
-
-    def close(self) -> None:
-        """Close the file; idempotent."""
-        self._db.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise ConfigError(f"{self._path} is no readable episode log: {error}") from error
-
-
 def _insert_task(task: Task, index: int) -> Statement:
     values = (task.id, index, task.seed, task.split, json.dumps(dict(task.data)), task.weight)
     return "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", values
 
 
-def _columns(member: Trajectory) -> tuple[object, ...]:
-    return (
+def _insert_trajectory(member: Trajectory) -> Statement:
+    values = (
         member.episode_id,
         member.group_id,
         member.outcome.value,
@@ -253,3 +272,4 @@ def _columns(member: Trajectory) -> tuple[object, ...]:
         member.num_tokens,
         member.pack(),
     )
+    return "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", values

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from .asked import Asked
 from .config import Config, EndpointConfig, dump_toml, load_config
-from .episode_log import EpisodeLog, EpisodeReader
+from .config.difference import differences as config_differences
+from .episode_log import EpisodeLog
+from .episode_reader import EpisodeReader
 from .errors import ConfigError
 from .model import resolve_paths
 from .run_dir import MARK
@@ -118,12 +118,8 @@ def _read_identity(path: Path) -> dict[str, str]:
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """ "eval.seed is 1, not 0": where `other` has other values than `one`, key by key."""
-    return [
-        f"{key} is {_said(other, key)}, not {_said(one, key)}"
-        for key in sorted({*_flat(one), *_flat(other)})
-        if _flat(one).get(key) != _flat(other).get(key) and not _free(key)
-    ]
+    """Where `other` has other values than `one`, that an evaluation depends on."""
+    return config_differences(one, other, free=FREE)
 
 
 def _resolved(config: Config) -> Config:
@@ -152,20 +148,3 @@ def _check_same(path: Path, asked: Asked) -> None:
 def _foreign(path: Path) -> Iterator[str]:
     """What lies in a folder that no evaluation left there when it was killed at its start."""
     return (name for name in os.listdir(path) if name not in ("lock", MODEL, f"{MARK}.part"))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {}
-        found |= inner or {f"{prefix}{key}": value}
-    return found
-
-
-def _free(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in FREE)
-
-
-def _said(values: Mapping[str, Any], key: str) -> str:
-    flat = _flat(values)
-    return tomli_w.dumps({"x": flat[key]}).strip()[4:] if key in flat else "unset"

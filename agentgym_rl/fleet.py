@@ -31,7 +31,8 @@ class Fleet:
     """Use inside `running()`; `watch` must run beside whatever uses `router`.
 
     `weights_dir`: where the run's policy versions are, for servers that come back; None where the
-    policy never changes (evaluation, on servers of its own).
+    policy never changes (evaluation, on servers of its own). `version`: the current one; servers
+    that are started serve version 0, and another has to be published to them.
     """
 
     def __init__(
@@ -42,16 +43,21 @@ class Fleet:
         *,
         model_dir: Path,
         weights_dir: Path | None = None,
+        version: int = 0,
+        incarnation: int = 0,
     ) -> None:
         self.restarts = 0
         """Servers that were started again and serve, so far: after a death, or a failed update."""
         self._config = config
         self._weights_dir = weights_dir
-        servers = make_servers(config, config_file, processes, model_dir=model_dir)
+        self._incarnation = incarnation
+        servers = make_servers(
+            config, config_file, processes, model_dir=model_dir, incarnation=incarnation
+        )
         self._servers = {server.name: server for server in servers}
         self._left = set(self._servers)
         """Servers that have not been retired."""
-        self._version = 0
+        self._version = version
         self._waiting: set[str] = set()
         """Servers that answer, and that only the next publication can bring up to date."""
         self._membership = asyncio.Lock()
@@ -257,7 +263,7 @@ class Fleet:
             return True
         if self._weights_dir is None or self._config.weights.transport != "shm":
             return False
-        path = self._weights_dir / version_name(self._version)
+        path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
         if not path.exists():
             return False
         await server.engine.update_weights(str(path), version=self._version)

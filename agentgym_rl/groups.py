@@ -82,7 +82,7 @@ class FinishedGroups:
         Raises:
             ConfigError: the filter fails, or has refused too many groups in a row.
         """
-        group = Group(group_id, task.id, members, task.weight)
+        group = Group(group_id, task.id, members, task.weight, index)
         cause = cause or self._cause_to_drop(members)
         await self._episodes.add_group(task, index, group, dropped=cause)
         if cause:

@@ -89,6 +89,35 @@ what is in it.
   arl check shop              does it keep what an environment promises?
   arl train --env shop        trains at once, on the CPU
 """
+LEDGER = """\
+Was every group of episodes trained exactly once, and none skipped?
+
+Reads what a run has left on disk, undisturbed: its log, its metrics, and the
+manifests of its checkpoints, in which the trainer says for itself what its
+weights have seen. However often the run was killed and resumed, of the weights
+that survive each batch must have been trained once, of whole groups, no group
+twice; what was given to a batch must be in it; and of a finished run nothing may
+be left over.
+
+  arl ledger runs/NAME
+
+Exit code: 0 if so, 1 if not; each fault is named.
+"""
+
+REPLAY = """\
+Train a batch of a run once more, and compare it with what the run recorded.
+
+Takes the newest checkpoint from before that batch (or the model that the run
+began with), trains the batches from there to STEP again from the log, and
+compares loss and weights of each with those of the run. A run trained by one
+rank must agree bit for bit, on the machine it was made on; one of several ranks
+agrees up to rounding, and only its loss is judged. The run is only read.
+
+  arl replay runs/NAME --step 12
+
+Exit code: 0 if they agree, 1 if not.
+"""
+
 REVERIFY = """\
 Would the environment, as it is today, pay what the recorded episodes were paid?
 

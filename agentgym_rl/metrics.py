@@ -23,13 +23,29 @@ class MetricsFile:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a step; non-finite numbers are written as null (JSON has none)."""
-        clean = {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
-        self._file.write(json.dumps({"step": step, **clean}) + "\n")
+        self._file.write(_line(step, finite(metrics)))
         self._file.flush()
 
     def close(self) -> None:
         """Close the file; idempotent."""
         self._file.close()
+
+
+def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:
+    """Make `path` hold just these steps, from step 0 on; whole at any moment."""
+    beside = path.with_name(f".{path.name}.tmp")
+    lines = [_line(step, metrics) for step, metrics in enumerate(steps)]
+    beside.write_text("".join(lines), encoding="utf-8")
+    beside.replace(path)
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """The same by name, with None for what JSON has no number for."""
+    return {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
+
+
+def _line(step: int, metrics: Mapping[str, float | None]) -> str:
+    return json.dumps({"step": step, **metrics}) + "\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, float | None]]:

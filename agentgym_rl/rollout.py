@@ -14,6 +14,7 @@ from .episode_log import EpisodeLog
 from .errors import ConfigError
 from .gateway.sampling import SessionSampling
 from .groups import FinishedGroups
+from .recovery import NOTHING, Recovered
 from .seeding import derived_seed
 from .task import Task, TaskSource
 from .trajectory import Trajectory
@@ -33,7 +34,9 @@ class Rollout:
         buffer: Buffer,
         episodes: EpisodeLog,
         controller: Controller,
+        recovered: Recovered = NOTHING,
     ) -> None:
+        """`recovered`: what was played before, and is not played again."""
         self.finished = FinishedGroups(
             config.rollout,
             buffer=buffer,
@@ -46,12 +49,17 @@ class Rollout:
         self._tasks = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
         self._buffer = buffer
         self._controller = controller
+        self._episodes = episodes
+        self._recovered = recovered
         self._untrained_in_a_row = 0
 
     async def run(self) -> None:
-        """Admit and play groups for ever; ends by cancellation. A finite source starts over."""
+        """Admit and play groups for ever, in the order of their tasks; ends by cancellation. A
+        finite source starts over."""
         async with asyncio.TaskGroup() as groups:
             for index in itertools.count():
+                if index in self._recovered.logged:
+                    continue
                 task = self._tasks[index]
                 if not self._is_trained(index, task):
                     await asyncio.sleep(0)  # there may be many
@@ -100,8 +108,10 @@ class Rollout:
         await self.finished.finish(group_id, task, index, [member.result() for member in playing])
 
     async def _play_member(self, task: Task, group_id: str, member: int) -> Trajectory:
-        """One member, played again while infrastructure fails."""
+        """One member, played again while infrastructure fails; in the log when it is done."""
         episode_id = f"{group_id}-{member}"
+        if (there := self._recovered.begun.get(group_id, {}).get(episode_id)) is not None:
+            return there
         trajectory = await play_with_retries(
             self._player,
             task,
@@ -116,4 +126,6 @@ class Rollout:
             max_retries=self._config.max_retries,
         )
         self.finished.count(trajectory)
+        if trajectory.outcome.trains:
+            await self._episodes.add_member(trajectory)
         return trajectory

@@ -6,6 +6,7 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from .config import Config
 from .episode import Player
@@ -19,11 +20,12 @@ from .stack import check, serving_policy, task_source
 from .training import Played, TrainingRun, TrainResult, training
 
 
-async def train(config: Config, progress: Progress) -> TrainResult:
-    """Run a whole training job; returns when it is finished and every process has ended."""
+async def train(config: Config, progress: Progress, *, resume: Path | None = None) -> TrainResult:
+    """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
+    finished and every process has ended."""
     config = resolve_paths(config)
     await check(config)
-    async with training(_PlayedRun, config, progress) as run:
+    async with training(_PlayedRun, config, progress, resume=resume) as run:
         return await run.run()
 
 
@@ -39,7 +41,8 @@ class _PlayedRun(TrainingRun):
             measuring(player.services) as meter,
             asyncio.TaskGroup() as producers,
         ):
-            before = await self._evaluate(player, "before")
+            resumed = self.recovered.incarnation > 0
+            before = None if resumed else await self._evaluate(player, "before")
             rollout = await self._train(producers, player)
             after = await self._evaluate(player, "after")
             counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
@@ -73,6 +76,7 @@ class _PlayedRun(TrainingRun):
             buffer=self.controller.buffer,
             episodes=self.episodes,
             controller=self.controller,
+            recovered=self.recovered,
         )
         await self.wait_trainer()
         self.progress.phase("training")

@@ -36,7 +36,9 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
         return folder, folder / MARK
-    raise ConfigError(f"{config.run} already holds a run; pass another --run, or remove it")
+    raise ConfigError(
+        f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
+    )
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
@@ -68,7 +70,7 @@ def release_if_unused(folder: Path) -> None:
     metrics = folder / "metrics.jsonl"
     if not metrics.exists() or not metrics.stat().st_size:
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl"),
+            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock"),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)

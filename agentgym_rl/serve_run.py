@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import secrets
+from pathlib import Path
 
 from .config import Config
 from .errors import ConfigError
@@ -26,13 +27,14 @@ TOLD = "serve.json"
 """File of the run's folder that says where and with which key sessions are opened."""
 
 
-async def serve(config: Config, progress: Progress) -> TrainResult:
-    """Train on the episodes of other programs; returns after `config.steps` batches."""
+async def serve(config: Config, progress: Progress, *, resume: Path | None = None) -> TrainResult:
+    """Train on the episodes of other programs, or go on with the run in the folder `resume`;
+    returns after `config.steps` batches."""
     config = resolve_paths(config)
     admin_key(config)
     check_policy(config, config.own_engine)
     check_port(config)
-    async with training(_ServedRun, config, progress) as run:
+    async with training(_ServedRun, config, progress, resume=resume) as run:
         return await run.run()
 
 
@@ -78,7 +80,13 @@ class _ServedRun(TrainingRun):
         )
         key = admin_key(self.config)
         async with policy_gateway(self.config, self.fleet) as gateway:
-            desk = Desk(self.config, gateway, self.controller.buffer, finished)
+            desk = Desk(
+                self.config,
+                gateway,
+                self.controller.buffer,
+                finished,
+                first_index=max(self.recovered.logged, default=-1) + 1,
+            )
             app = AdminApp(gateway.app, desk, admin_key=key)
             gateway.app = app
             await self.wait_trainer()

@@ -80,15 +80,21 @@ class LocalServer(Server):
     """A child process on this machine."""
 
     def __init__(
-        self, config: Config, config_file: Path, processes: LocalProcesses, *, index: int
+        self,
+        config: Config,
+        config_file: Path,
+        processes: LocalProcesses,
+        *,
+        index: int,
+        incarnation: int,
     ) -> None:
         port = free_port()
-        label = version_label(0)
+        label = version_label(0, incarnation=incarnation)
         self._spec = engine_process(config, config_file, index=index, port=port, label=label)
         self._processes = processes
         self._timeout_s = config.own_engine.start_timeout_s
         url = f"http://127.0.0.1:{port}"
-        super().__init__(self._spec.name, url, _client(config, url))
+        super().__init__(self._spec.name, url, _client(config, url, incarnation))
 
     async def start(self) -> None:
         await self._processes.start(self._spec)
@@ -112,7 +118,9 @@ class LocalServer(Server):
 class AttachedServer(Server):
     """A vLLM server that somebody else started, and will start again."""
 
-    def __init__(self, config: Config, url: str, *, index: int, model_dir: Path) -> None:
+    def __init__(
+        self, config: Config, url: str, *, index: int, model_dir: Path, incarnation: int
+    ) -> None:
         assert isinstance(config.own_engine, VllmEngineConfig)
         self._config = config.own_engine
         self._interrupt: Interrupt = config.rollout.interrupt
@@ -120,7 +128,7 @@ class AttachedServer(Server):
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
-        super().__init__(f"engine-{index}", url, _client(config, url))
+        super().__init__(f"engine-{index}", url, _client(config, url, incarnation))
 
     async def start(self) -> None:
         """It runs already."""
@@ -194,22 +202,33 @@ class AttachedServer(Server):
 
 
 def make_servers(
-    config: Config, config_file: Path, processes: LocalProcesses, *, model_dir: Path
+    config: Config,
+    config_file: Path,
+    processes: LocalProcesses,
+    *,
+    model_dir: Path,
+    incarnation: int = 0,
 ) -> list[Server]:
     """The servers `config.engine` asks for; none is started yet."""
     engine = config.own_engine
     if isinstance(engine, VllmEngineConfig) and engine.urls:
         return [
-            AttachedServer(config, url.rstrip("/"), index=index, model_dir=model_dir)
+            AttachedServer(
+                config,
+                url.rstrip("/"),
+                index=index,
+                model_dir=model_dir,
+                incarnation=incarnation,
+            )
             for index, url in enumerate(engine.urls)
         ]
     return [
-        LocalServer(config, config_file, processes, index=index)
+        LocalServer(config, config_file, processes, index=index, incarnation=incarnation)
         for index in range(engine.num_servers)
     ]
 
 
-def _client(config: Config, url: str) -> HttpEngine:
+def _client(config: Config, url: str, incarnation: int) -> HttpEngine:
     """A client that knows what the kind of server can and cannot do."""
     engine = config.own_engine
     is_vllm = isinstance(engine, VllmEngineConfig)
@@ -222,4 +241,5 @@ def _client(config: Config, url: str) -> HttpEngine:
         # vLLM's CPU build dies of a seed once a prefill is chunked or recomputed.
         send_seed=not is_vllm or (build is not None and not build.is_cpu),
         polls_staging=is_vllm and config.weights.transport in ("shm", "gloo"),
+        incarnation=incarnation,
     )

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .config import load_config
-from .episode_log import EpisodeReader
+from .episode_reader import EpisodeReader
 from .errors import ConfigError
 from .new_file import new_file
 from .run_dir import config_of

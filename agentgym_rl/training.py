@@ -31,48 +31,19 @@ from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
-from .pace import Pace, SandboxPace, VerifierPace
+from .pace import Pace
 from .process import free_port
+from .recovery import Recovered
+from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
+from .training_result import TrainResult, rewards_by_env
 from .weights.folder import WeightsFolder
 
 _FLOAT32_OVER_BFLOAT16 = 2
 """Versions are float32 (the trainer's master weights); a model's files often are not."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """What a training run came to; the JSON object of `arl train --json`."""
-
-    eval_before: float | None
-    eval_after: float | None
-    steps: int
-    staleness_mean: float
-    staleness_max: float
-    groups_dropped: Mapping[str, int]
-    overlap: float
-    tool_calls_after: float | None
-    envs: Mapping[str, Mapping[str, float | None]]
-    """Held-out reward of each environment, "before" and "after"."""
-    outcomes: Mapping[str, int]
-    """Training episodes by outcome."""
-    eval_outcomes: Mapping[str, int]
-    """Episodes of both evaluations by outcome; those not completed or truncated do not count
-    in the rewards."""
-    engines: Mapping[str, int]
-    """What happened to engines and turns: restarts, and the router's counters."""
-    duration_s: float
-    run: str
-    episodes: int
-    """Of training and both evaluations, played to a record; the figures below are over them."""
-    episodes_per_s: float
-    loop_lag_ms: Mapping[str, float]
-    sandbox: SandboxPace | None
-    verifier: VerifierPace | None
-    """See pace.Pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +58,30 @@ class Played:
 
 @contextlib.asynccontextmanager
 async def training(
-    kind: type[TrainingRun], config: Config, progress: Progress
+    kind: type[TrainingRun], config: Config, progress: Progress, *, resume: Path | None = None
 ) -> AsyncIterator[TrainingRun]:
-    """A run of this kind in a folder of its own, ready to be `run`; it ends with the context."""
-    run_dir, config_file = create_run_dir(config, kind=kind.folder)
+    """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
+    to be `run`; it ends with the context.
+
+    Raises:
+        ConfigError: the folder is another run's, or holds nothing to go on with.
+    """
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(release_if_unused, run_dir)
+        if resume is None:
+            run_dir, config_file = create_run_dir(config, kind=kind.folder)
+            stack.callback(release_if_unused, run_dir)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir = resume
+            stack.enter_context(held(run_dir))
+            check_unfinished(run_dir, config)
+            config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
+        recovered = begin(config, run_dir, episodes)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
         phases = PhasesFile(run_dir)
@@ -112,17 +96,32 @@ async def training(
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
-        fleet = Fleet(config, config_file, processes, model_dir=model_dir, weights_dir=weights_dir)
-        total_groups = config.steps * config.rollout.groups_per_batch
+        fleet = Fleet(
+            config,
+            config_file,
+            processes,
+            model_dir=model_dir,
+            weights_dir=weights_dir,
+            version=recovered.step,
+            incarnation=recovered.incarnation,
+        )
+        buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
+        buffer.restore(
+            recovered.step,
+            leased=recovered.leased,
+            waiting=recovered.waiting,
+            dropped=recovered.dropped,
+        )
         controller = Controller(
             config,
-            Buffer(config.rollout, total_groups=total_groups),
+            buffer,
             episodes,
             metrics,
             phases,
             publications=fleet,
             token=secrets.token_hex(16),
             on_step=on_step,
+            recovered=recovered,
         )
         yield kind(
             config,
@@ -135,6 +134,7 @@ async def training(
             episodes,
             progress,
             trackers,
+            recovered,
         )
 
 
@@ -166,6 +166,7 @@ class TrainingRun(ABC):
     episodes: EpisodeLog
     progress: Progress
     trackers: Trackers
+    recovered: Recovered
 
     @property
     @abstractmethod
@@ -214,6 +215,8 @@ class TrainingRun(ABC):
             controller_url=controller_url,
             rendezvous=f"tcp://127.0.0.1:{free_port()}",
             token=self.controller.token,
+            incarnation=self.recovered.incarnation,
+            resume=self.recovered.checkpoint,
         ):
             await self.processes.start(spec)
 
@@ -227,13 +230,14 @@ class TrainingRun(ABC):
             )
 
     async def wait_trainer(self) -> None:
-        """Until every rank has loaded the model."""
+        """Until every rank has loaded the model, and training begins."""
         await self.controller.changes.wait_for(
             lambda: len(self.controller.ready_ranks) == self.config.trainer.num_ranks,
             who="arl train",
             what="the trainer to load its model",
             timeout_s=self.config.trainer.start_timeout_s,
         )
+        await self.episodes.ready()
 
     async def wait_trained(self) -> None:
         """Until every batch is trained."""
@@ -280,12 +284,13 @@ class TrainingRun(ABC):
             eval_before=before.reward if before else None,
             eval_after=after.reward if after else None,
             steps=len(history),
+            resumed_from=self.recovered.step if self.recovered.incarnation else None,
             staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
             staleness_max=max(m["staleness/max"] for m in history),
             groups_dropped=dict(self.controller.buffer.dropped),
             overlap=self.controller.overlap.share,
             tool_calls_after=after.tool_calls if after else None,
-            envs=_by_env(before, after),
+            envs=rewards_by_env(before, after),
             outcomes=dict(played.finished.outcomes),
             eval_outcomes=outcomes,
             engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
@@ -297,18 +302,3 @@ class TrainingRun(ABC):
             sandbox=pace.sandbox,
             verifier=pace.verifier,
         )
-
-
-def _by_env(
-    before: EvalResult | None, after: EvalResult | None
-) -> dict[str, dict[str, float | None]]:
-    """Of each environment, where both or one of the evaluations has it."""
-    found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
-    ids = sorted({env_id for envs in found.values() for env_id in envs})
-    return {
-        env_id: {
-            when: envs[env_id].reward if env_id in (envs := found.get(when, {})) else None
-            for when in ("before", "after")
-        }
-        for env_id in ids
-    }

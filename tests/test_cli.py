@@ -17,14 +17,17 @@ from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
-    "train": f"{RUNS} --steps --preset",
+    "train": f"{RUNS} --resume --steps --preset",
     "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
-    "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous",
+    "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
+    "--incarnation --resume",
     "bench": "--json",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
+    "ledger": "--json",
+    "replay": "--json --step",
     "export": "--json --sft --out --min-reward --split --format",
     "reverify": "--json --write",
     "timeline": "--json --out",
@@ -104,7 +107,7 @@ def test_no_command_shows_the_help(arl):
         ("train --env math --env.id=math", "give one of them"),
         ("engine --json", "unknown argument '--json'"),
         ("engine --backend=vlm", "allowed: 'embedded', 'vllm'"),
-        ("bench nothing", "known: code, engine"),
+        ("bench nothing", "known: code, crash, engine"),
         ("train --env=mth", "arl list"),
         ("train --engine=openai", "works with `arl eval` alone"),
         ("engine --backend=openai", "works with `arl eval` alone"),

@@ -76,7 +76,8 @@ REPORTS = st.builds(
     version=st.integers(0, 2**40),
     metrics=st.dictionaries(TEXT, NUMBERS, max_size=4),
     intervals=st.lists(st.tuples(TEXT, NUMBERS, NUMBERS), max_size=3),
-    checkpoint=TEXT,
+    group_ids=st.lists(TEXT, max_size=3),
+    parameters=TEXT,
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import WeightsError
 from agentgym_rl.trajectory import FloatArray, Row
 

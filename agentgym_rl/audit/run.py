@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError, WeightsError
 from agentgym_rl.model import model_folder
 from agentgym_rl.run_dir import config_of

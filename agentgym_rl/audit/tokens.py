@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.trajectory import BoolArray, FloatArray, IntArray, Row
 
 Index = npt.NDArray[np.int64]

@@ -76,8 +76,7 @@ class LocalProcesses:
 
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
-        mode = "ab" if spec.name in self._children else "wb"
-        output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open(mode))
+        output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
         log_start = output.tell()
         process = await asyncio.create_subprocess_exec(
             *spec.argv,

@@ -73,6 +73,8 @@ def trainer(args: Namespace) -> int:
         rank=args.rank,
         world_size=config.trainer.num_ranks,
         rendezvous=args.rendezvous,
+        incarnation=args.incarnation,
+        resume=args.resume,
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""`arl audit`, `arl export`, `arl reverify`, `arl timeline`: what reads the folder of a run."""
+"""What reads the folder of a run: `audit`, `ledger`, `replay`, `export`, `reverify`, `timeline`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,32 @@ def audit(args: Namespace) -> int:
         print_json(report)
     else:
         print(audit_text(report))
+    return 0 if report["passed"] else 1
+
+
+def ledger(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.inspect.ledger_text import ledger_text
+    from agentgym_rl.ledger import audit_ledger
+
+    report = audit_ledger(args.run)
+    if args.json:
+        print_json(report)
+    else:
+        print(ledger_text(report))
+    return 0 if report["passed"] else 1
+
+
+def replay(args: Namespace) -> int:
+    log.setup()
+    from agentgym_rl.inspect.replay_text import replay_text
+    from agentgym_rl.replay import replay
+
+    report = replay(args.run, step=args.step, on_batch=counting("trained", "batches"))
+    if args.json:
+        print_json(report)
+    else:
+        print(replay_text(report))
     return 0 if report["passed"] else 1
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.arguments import load_configuration
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
 def train(args: Namespace) -> int:
     from agentgym_rl.run import train
 
-    return _run(args, train)
+    return _run(args, partial(train, resume=_folder(args)))
 
 
 def serve(args: Namespace) -> int:
     from agentgym_rl.serve_run import serve
 
-    return _run(args, serve)
+    return _run(args, partial(serve, resume=_folder(args)))
 
 
 def evaluate(args: Namespace) -> int:
@@ -72,6 +74,11 @@ def _compare(args: Namespace) -> int:
     if args.json:
         print_json(comparison)
     return 0
+
+
+def _folder(args: Namespace) -> Path | None:
+    """Of the run that goes on."""
+    return args.resume.resolve() if args.resume else None
 
 
 def _run(

@@ -44,8 +44,16 @@ class EmbeddedEngineConfig(_Engine):
     type: Literal["embedded"] = "embedded"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` takes a GPU when there is one. CUDA is experimental: not measured yet."""
+    deterministic: bool = False
+    """Decode one request at a time: what is sampled then depends on the request, its seed and the
+    weights alone, to the last bit, on one machine. Several times slower."""
     fused: Literal["auto", "never"] = "auto"
     """Decode Qwen/Llama-style models by the fused path, or all by the model's own forward."""
+
+    @property
+    def decoded_together(self) -> int:
+        """Requests that are decoded at a time, at most."""
+        return 1 if self.deterministic else self.max_num_seqs
 
 
 class VllmEngineConfig(_Engine):

@@ -55,12 +55,18 @@ class TrainerConfig(Section):
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    """The newest ones that stay."""
+    keep_best: int = Field(default=0, ge=0)
+    """Of all others, the best ones by `best_metric` that stay too."""
+    best_metric: str = "reward/mean"
+    """A metric of the checkpoint's last batch (docs/metrics.md): the largest is best, or with a -
+    before its name the smallest."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for the trainer to load its model."""
     batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait of the trainer for one batch before the run stops with an error."""
     finish_timeout_s: float = Field(default=300.0, gt=0)
-    """Longest time for the last checkpoint and the export."""
+    """Longest time for a checkpoint, and at the end for the last one and the export."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainerConfig:

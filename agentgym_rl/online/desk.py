@@ -78,8 +78,15 @@ class Desk:
     """Opens, pays and closes sessions. One event loop only."""
 
     def __init__(
-        self, config: Config, gateway: Gateway, buffer: Buffer, finished: FinishedGroups
+        self,
+        config: Config,
+        gateway: Gateway,
+        buffer: Buffer,
+        finished: FinishedGroups,
+        *,
+        first_index: int = 0,
     ) -> None:
+        """Groups are numbered from `first_index` on."""
         self._config = config
         self._gateway = gateway
         self._buffer = buffer
@@ -87,7 +94,7 @@ class Desk:
         self._groups: dict[str, OpenGroup] = {}
         self._seats: dict[str, Seat] = {}
         self._closed: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._indices = itertools.count()
+        self._indices = itertools.count(first_index)
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.new_file import new_file
 from agentgym_rl.run_dir import config_of

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.new_file import new_file
 from agentgym_rl.run_dir import config_of
 

@@ -1,7 +1,8 @@
-"""Checkpoints: model, optimizer and random state, for any number of ranks.
+"""Checkpoints: model, optimizer and random state, for any number of ranks, written beside training.
 
-`checkpoints/step-N/` covers N trained batches: torch's distributed checkpoint plus
-`manifest.json`. A folder of that name is complete: it was written beside, fsynced and renamed.
+A batch waits until its state has been copied in memory; files, fsync and the rename that makes the
+folder a checkpoint (manifest.py) are a thread's. The rename comes after the batch's report was
+answered: what a checkpoint covers is in the run's log.
 """
 
 from __future__ import annotations
@@ -9,47 +10,182 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import re
 import shutil
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import TrainerError
 
 from .critic import Critic
+from .manifest import (
+    MANIFEST,
+    Manifest,
+    lineage_after,
+    list_checkpoints,
+    read_manifest,
+    to_remove,
+)
 from .policy import Policy
 
-_MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"step-(\d+)")
+__all__ = [
+    "Checkpoints", "Manifest", "Retention", "config_hash", "lineage_after", "list_checkpoints",
+    "load_checkpoint", "read_manifest", "save_checkpoint",
+]  # fmt: skip
+
 _LIBRARIES = ("agentgym-rl", "torch", "transformers")
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint is of."""
-
-    step: int
-    """Training batches done; the next one is batch `step`."""
-    version: int
-    """Policy version of the weights: equal to `step`."""
-    config_hash: str
-    num_ranks: int
-    """Ranks that wrote it; any number may read it."""
-    libraries: dict[str, str]
+_WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 
 
 def config_hash(config: Config) -> str:
     """A hash of the resolved configuration."""
     return blake2b(dump_toml(config).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints stay: see `manifest.to_remove`."""
+
+    keep: int = 2
+    keep_best: int = 0
+    best_metric: str = "reward/mean"
+
+
+@dataclass
+class _Writing:
+    """A checkpoint that is not there yet."""
+
+    manifest: Manifest
+    written: Future[Any]
+    """By this rank and, as far as rank 0 is concerned, by all."""
+    metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    reported: threading.Event = field(default_factory=threading.Event)
+    abandoned: bool = False
+    done: Future[None] | None = None
+    """Of its rename (rank 0)."""
+
+
+class Checkpoints:
+    """Writes the checkpoints of a run, one at a time. Every rank has one, and calls it in step.
+
+    `on_complete(step, folder)` is called on a thread of rank 0 when one is there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        optimizer: torch.optim.Optimizer,
+        *,
+        config_hash: str,
+        retention: Retention,
+        critic: Critic | None = None,
+        timeout_s: float = 300.0,
+        on_complete: Callable[[int, Path], None] = lambda step, folder: None,
+    ) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._optimizer = optimizer
+        self._critic = critic
+        self._config_hash = config_hash
+        self._retention = retention
+        self._timeout_s = timeout_s
+        self._on_complete = on_complete
+        self._writing: _Writing | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        # Ranks that write talk to each other while the same ranks train.
+        alone = policy.world.size == 1
+        self._group = None if alone else cast("ProcessGroup", dist.new_group(backend="gloo"))
+
+    def begin(self, step: int, *, parameters: str = "", lineage: str = "") -> None:
+        """Begin to write what `step` batches have made; returns once it is copied (collective).
+
+        Raises:
+            TrainerError: it, or the one before, could not be written; earlier ones are untouched.
+        """
+        self.finish()
+        world = self._policy.world
+        manifest = Manifest(
+            step, step, self._config_hash, world.size, _versions(), parameters, lineage
+        )
+        path = self._folder / f"step-{step}"
+        beside = self._folder / f".{path.name}.tmp"
+        try:
+            if world.rank == 0:
+                shutil.rmtree(beside, ignore_errors=True)  # of a run killed while it wrote
+                beside.mkdir(parents=True)
+            world.barrier()
+            written = async_save(
+                _state(self._policy, self._optimizer, self._critic),
+                checkpoint_id=beside,
+                process_group=self._group,
+            )
+        except _WRITE_ERRORS as error:
+            raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
+        assert isinstance(written, Future)  # its staging is done
+        self._writing = _Writing(manifest, written)
+        if world.rank == 0:
+            self._writing.done = self._thread.submit(self._complete, self._writing, beside, path)
+
+    def reported(self, metrics: Mapping[str, float | None]) -> None:
+        """The log has the last batch, and these numbers of it (rank 0)."""
+        if self._writing is not None:
+            self._writing.metrics = dict(metrics)
+            self._writing.reported.set()
+
+    def finish(self) -> None:
+        """Wait for what is being written.
+
+        Raises:
+            TrainerError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        path = self._folder / f"step-{writing.manifest.step}"
+        try:
+            (writing.done or writing.written).result(timeout=self._timeout_s)
+        except NotDone as error:
+            writing.abandoned = True
+            raise TrainerError(
+                f"checkpoint {path} was not written in {self._timeout_s:g} s "
+                "(trainer.finish_timeout_s)"
+            ) from error
+        except _WRITE_ERRORS as error:
+            raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
+
+    def close(self) -> None:
+        """Leave what is not complete; idempotent."""
+        if self._writing is not None:
+            self._writing.abandoned = True
+            self._writing.reported.set()
+        self._thread.shutdown(wait=False)
+
+    def _complete(self, writing: _Writing, beside: Path, path: Path) -> None:
+        writing.written.result(timeout=self._timeout_s)
+        writing.reported.wait(self._timeout_s)
+        if writing.abandoned or not writing.reported.is_set():
+            return
+        head = {**asdict(writing.manifest), "metrics": writing.metrics}
+        head["files"] = {item.name: item.stat().st_size for item in sorted(beside.iterdir())}
+        _write_durably(beside / MANIFEST, json.dumps(head, indent=2))
+        _publish_folder(beside, path)
+        _prune(self._folder, self._retention)
+        self._on_complete(writing.manifest.step, path)
 
 
 def save_checkpoint(
@@ -67,23 +203,18 @@ def save_checkpoint(
     Raises:
         TrainerError: it could not be written; an earlier checkpoint is untouched.
     """
-    world, path = policy.world, folder / f"step-{step}"
-    beside = folder / f".{path.name}.tmp"
+    kept = Retention(keep)
+    checkpoints = Checkpoints(
+        folder, policy, optimizer, config_hash=config_hash, retention=kept, critic=critic
+    )
     try:
-        if world.rank == 0:
-            shutil.rmtree(beside, ignore_errors=True)  # of a run killed while it wrote
-            beside.mkdir(parents=True)
-        world.barrier()
-        save(_state(policy, optimizer, critic), checkpoint_id=beside)
-        if world.rank == 0:
-            manifest = Manifest(step, step, config_hash, world.size, _versions())
-            _write_durably(beside / _MANIFEST, json.dumps(asdict(manifest), indent=2))
-            _publish_folder(beside, path)
-            _prune(folder, keep)
-        world.barrier()
-    except (OSError, CheckpointException, RuntimeError) as error:
-        raise TrainerError(f"cannot write checkpoint {path}: {error}") from error
-    return path
+        checkpoints.begin(step)
+        checkpoints.reported({})
+        checkpoints.finish()
+        policy.world.barrier()
+    finally:
+        checkpoints.close()
+    return folder / f"step-{step}"
 
 
 def load_checkpoint(
@@ -115,28 +246,10 @@ def load_checkpoint(
                 model_state_dict=state["critic"]["model"],
                 optim_state_dict=state["critic"]["optimizer"],
             )
-    except (OSError, CheckpointException, RuntimeError, ValueError, KeyError) as error:
+    except (*_WRITE_ERRORS, ValueError, KeyError) as error:
         raise TrainerError(f"cannot load checkpoint {path}: {error}") from error
     torch.set_rng_state(state["random"])
     return manifest
-
-
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint folder.
-
-    Raises:
-        TrainerError: there is none, or it is damaged.
-    """
-    try:
-        return Manifest(**json.loads((path / _MANIFEST).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise TrainerError(f"{path} is no complete checkpoint: {error}") from error
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints of a run, oldest first."""
-    found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := _FOLDER.fullmatch(p.name))]
-    return [path for _, path in sorted(found)]
 
 
 def _state(
@@ -180,6 +293,13 @@ def _fsync(path: Path) -> None:
         os.close(fd)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+def _prune(folder: Path, retention: Retention) -> None:
+    """Remove what need not stay; what is no complete checkpoint is no longer of any use."""
+    manifests: dict[Path, Manifest] = {}
+    for path in list_checkpoints(folder):
+        try:
+            manifests[path] = read_manifest(path)
+        except TrainerError:
+            shutil.rmtree(path)
+    for path in to_remove(manifests, **asdict(retention)):
+        shutil.rmtree(path)

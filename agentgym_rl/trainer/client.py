@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.errors import TrainerError
@@ -91,9 +93,22 @@ class ControllerClient:
         said = {"version": version, "served": list(served), "failed": dict(failed)}
         self._post_json("/publish/end", said)
 
-    def report(self, report: StepReport) -> None:
-        """Tell the controller that a step is trained and published."""
-        self._call("POST", "/report", report.pack(), "application/msgpack")
+    def report(self, report: StepReport) -> dict[str, float | None]:
+        """Tell the controller that a step is trained and published; returns all metrics of the
+        step, which is in the run's log then."""
+        _, body = self._call("POST", "/report", report.pack(), "application/msgpack")
+        try:
+            return dict(json.loads(body))
+        except (ValueError, TypeError) as error:
+            raise TrainerError(
+                f"report of step {report.step}: the controller answers {body[:200]!r}"
+            ) from error
+
+    def checkpointed(self, step: int, folder: Path) -> None:
+        """Tell the controller that a checkpoint of the first `step` batches is complete. One that
+        is gone has no use for it."""
+        with contextlib.suppress(RunEnding, TrainerError):
+            self._post_json("/checkpoint", {"step": step, "folder": str(folder)})
 
     def ready(self, rank: int) -> None:
         """Tell the controller that this rank has loaded its model."""

@@ -18,8 +18,13 @@ def trainer_processes(
     controller_url: str,
     rendezvous: str,
     token: str,
+    incarnation: int = 0,
+    resume: Path | None = None,
 ) -> list[ProcessSpec]:
-    """One process per rank; they report readiness to the controller and end by themselves."""
+    """One process per rank; they report readiness to the controller and end by themselves.
+
+    `resume` is the checkpoint they begin with, if not with the configured model.
+    """
     threads = str(config.trainer.num_threads)
     env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ARL_TOKEN": token}
     if config.trainer.gpus:
@@ -35,6 +40,8 @@ def trainer_processes(
                 *("--controller", controller_url),
                 *("--rank", str(rank)),
                 *("--rendezvous", rendezvous),
+                *("--incarnation", str(incarnation)),
+                *(("--resume", str(resume)) if resume else ()),
             ],
             env=env,
             finite=True,

@@ -17,10 +17,11 @@ from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
 from agentgym_rl.model import resolve_model
 
-from .checkpoint import config_hash, save_checkpoint
+from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .critic import Critic
 from .export import export_model
+from .fingerprint import fingerprint
 from .optim import make_optimizer
 from .phases import Phases
 from .policy import Policy
@@ -46,8 +47,10 @@ def run(
     world_size: int = 1,
     rendezvous: str = "",
     incarnation: int = 0,
+    resume: Path | None = None,
 ) -> None:
-    """Train `config.steps` batches as rank `rank`; returns when the run is done or ending.
+    """Train `config.steps` batches as rank `rank`, from those on that the checkpoint `resume` has
+    (any number of ranks wrote it); returns when the run is done or ending.
 
     Step k publishes policy version k + 1. Rank 0 alone writes weights, publishes, reports and
     exports. The controller's bearer token is read from ARL_TOKEN. A controller that says
@@ -77,7 +80,11 @@ def run(
     )
     try:
         with _sigterm_raises(), meeting as world:
-            _Trainer(config, world, client, versions, model_dir, run_dir).run()
+            trainer = _Trainer(config, world, client, versions, model_dir, run_dir, resume)
+            try:
+                trainer.run()
+            finally:
+                trainer.checkpoints.close()
     except RunEnding as end:
         _log.info("trainer rank %d ends before its last step: %s", rank, end)
     except _Terminated:
@@ -96,50 +103,56 @@ class _Trainer:
         versions: VersionsOut,
         model_dir: Path,
         run_dir: Path,
+        resume: Path | None,
     ):
         self._config, self._world = config, world
         self._client, self._versions = client, versions
         self._model_dir, self._run_dir = model_dir, run_dir
-        self._config_hash = config_hash(config)
         self._state: dict[str, Tensor] = {}
         """The version published last (rank 0)."""
-        self._policy = Policy.load(
-            model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
-        )
-        self._optimizer = make_optimizer(self._policy.model.parameters(), config.trainer)
-        self._stepper = Stepper(
+        self._stepper = make_stepper(config, world, model_dir)
+        self._policy = self._stepper.policy
+        trainer = config.trainer
+        self.checkpoints = Checkpoints(
+            run_dir / "checkpoints",
             self._policy,
-            self._optimizer,
-            algo=config.algo,
-            trainer=config.trainer,
-            num_steps=config.steps,
-            seed=config.seed,
-            reference=_reference(config, world, model_dir),
-            critic=_critic(config, world, model_dir),
+            self._stepper.optimizer,
+            config_hash=config_hash(config),
+            retention=Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric),
+            critic=self._stepper.critic,
+            timeout_s=trainer.finish_timeout_s,
+            on_complete=client.checkpointed,
         )
+        self._first, self._lineage = 0, ""
+        if resume is not None:
+            manifest = load_checkpoint(
+                resume, self._policy, self._stepper.optimizer, critic=self._stepper.critic
+            )
+            self._first, self._lineage = manifest.step, manifest.lineage
 
     def run(self) -> None:
         self._begin()
         self._client.ready(self._world.rank)
-        for step in range(self._config.steps):
+        for step in range(self._first, self._config.steps):
             self._step(step)
+        self.checkpoints.finish()
         if self._world.rank == 0:
             export_model(self._run_dir / "export", self._state, model_dir=self._model_dir)
             if self._config.weights.transport != "shm":
                 self._stay()
 
     def _begin(self) -> None:
-        """Version 0, the weights the run begins with: kept for audits, and given to servers that
-        ran before it and may serve anything."""
+        """The weights the run begins or goes on with: kept for audits, and given to servers that
+        serve others, or ran before it and may serve anything."""
         engine = self._config.own_engine
-        attached = engine.type == "vllm" and bool(engine.urls)
-        if not (attached or self._versions.keeps_all):
+        behind = self._first > 0 or (engine.type == "vllm" and bool(engine.urls))
+        if not (behind or self._versions.keeps_all):
             return
         self._state = self._policy.full_state()
-        if self._world.rank == 0 and attached:
-            self._versions.publish(self._state, 0)
+        if self._world.rank == 0 and behind:
+            self._versions.publish(self._state, self._first)
         elif self._world.rank == 0:
-            self._versions.keep(self._state, 0)
+            self._versions.keep(self._state, self._first)
 
     def _step(self, step: int) -> None:
         """Batch `step`, to its report."""
@@ -158,16 +171,20 @@ class _Trainer:
                 published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s
-        checkpoint = self._checkpoint(step + 1, phases)
+        group_ids = list(dict.fromkeys(shard.group_ids))
+        self._lineage = lineage_after(self._lineage, step, group_ids)
+        parameters = fingerprint(self._state)
+        self._checkpoint(step + 1, parameters, phases)
         if self._world.rank == 0:
             report = StepReport(
                 step=step,
                 version=step + 1,
                 metrics={**metrics, **phases.seconds()},
                 intervals=phases.intervals,
-                checkpoint=checkpoint,
+                group_ids=group_ids,
+                parameters=parameters,
             )
-            self._client.report(report)
+            self.checkpoints.reported(self._client.report(report))
 
     def _stay(self) -> None:
         """Until the run ends: an engine that dies in the last evaluation can get its weights
@@ -192,23 +209,31 @@ class _Trainer:
         _log.info("publishing policy version %d again, for an engine that came back", version)
         self._versions.publish(self._state, version)
 
-    def _checkpoint(self, done: int, phases: Phases) -> str:
-        """Folder of the checkpoint written after `done` batches; "" if none is due."""
+    def _checkpoint(self, done: int, parameters: str, phases: Phases) -> None:
+        """Begin to write a checkpoint after `done` batches, if one is due."""
         config = self._config
         every = config.trainer.checkpoint_every
         if done != config.steps and not (every and done % every == 0):
-            return ""
+            return
         with phases.phase("checkpoint"):
-            path = save_checkpoint(
-                self._run_dir / "checkpoints",
-                self._policy,
-                self._optimizer,
-                step=done,
-                config_hash=self._config_hash,
-                keep=config.trainer.keep_checkpoints,
-                critic=self._stepper.critic,
-            )
-        return str(path)
+            self.checkpoints.begin(done, parameters=parameters, lineage=self._lineage)
+
+
+def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
+    """What trains the configured run, from the weights in `model_dir` on."""
+    policy = Policy.load(
+        model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+    )
+    return Stepper(
+        policy,
+        make_optimizer(policy.model.parameters(), config.trainer),
+        algo=config.algo,
+        trainer=config.trainer,
+        num_steps=config.steps,
+        seed=config.seed,
+        reference=_reference(config, world, model_dir),
+        critic=_critic(config, world, model_dir),
+    )
 
 
 def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:

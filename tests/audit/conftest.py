@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl import cli
+from agentgym_rl.batch import StepReport
 from agentgym_rl.buffer import Group
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.episode_log import EpisodeLog
@@ -150,7 +151,7 @@ async def _fill(log: EpisodeLog, rows, waiting) -> None:
         await log.add_group(Task(f"t{index}", 0), index, group)
         if index not in waiting:
             await log.lease([group], step=1)
-    await log.publish(1, 0, "")
+    await log.publish(StepReport(0, 1, {}), {})
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agentgym_rl.batch import StepReport
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.trajectory import Row
 from agentgym_rl.weights.files import write_version
@@ -63,9 +64,9 @@ def test_only_trained_groups_count(run, rows, arl_audit):
 def test_a_live_run_is_audited_and_goes_on(run, rows, arl_audit):
     folder = run(rows)
     with contextlib.closing(EpisodeLog(folder / "episodes.db")) as log:
-        asyncio.run(log.publish(2, 1, ""))
+        asyncio.run(log.publish(StepReport(1, 2, {}), {}))
         assert "2 of 3 training batches" in arl_audit(folder).out
-        asyncio.run(log.publish(3, 2, ""))
+        asyncio.run(log.publish(StepReport(2, 3, {}), {}))
         assert "not finished" not in arl_audit(folder).out
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import cli
-from agentgym_rl.episode_log import EpisodeReader
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.trajectory import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))

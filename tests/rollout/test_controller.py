@@ -60,9 +60,9 @@ async def served(path, fleet: Publications | None = None):
     phases.close()
 
 
-def report(step: int) -> bytes:
+def report(step: int, *group_ids: str) -> bytes:
     intervals = [("forward_backward", 1.0, 2.0)]
-    return StepReport(step, step + 1, {"loss": 0.5}, intervals).pack()
+    return StepReport(step, step + 1, {"loss": 0.5}, intervals, group_ids).pack()
 
 
 def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
@@ -75,8 +75,9 @@ def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
             assert sorted(i.episode for x in shards for m in x.minibatches for i in m) == [
                 0, 1, 2, 3,
             ]  # fmt: skip
-            answer = await s.http.post("/report", data=report(0))
-            assert answer.status == 200
+            assert (await s.http.post("/report", data=report(0, "a"))).status == 400
+            answer = await s.http.post("/report", data=report(0, "a", "b"))
+            assert (await answer.json(content_type=None))["loss"] == 0.5
             assert s.controller.version == 1
 
     asyncio.run(play())

@@ -10,7 +10,9 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.episode_log import EpisodeLog, EpisodeReader
+from agentgym_rl.batch import StepReport
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.task import Task
 
@@ -55,7 +57,9 @@ def test_a_groups_life(tmp_path, group):
     async def play() -> None:
         log = await live_through(path, group)
         assert statuses(path)["b"] == ("leased", "", 4)
-        await log.publish(5, 4, checkpoint="checkpoints/step-4")
+        await log.publish(StepReport(4, 5, {}, [], ["b", "c"]), {})
+        assert statuses(path)["b"] == ("leased", "", 4)
+        await log.checkpointed(5, "checkpoints/step-5")
         log.close()
 
     asyncio.run(play())
@@ -107,7 +111,7 @@ def test_a_reader_sees_a_live_run(tmp_path, group):
         log = await live_through(path, group)
         with closing(EpisodeReader(path)) as reader:
             assert reader.episode_ids() == ["b-0", "b-1", "c-0", "c-1"]
-            await log.publish(5, 4, checkpoint="checkpoints/step-4")
+            await log.publish(StepReport(4, 5, {}, [], ["b", "c"]), {})
             await log.add_group(Task("t", 1), 4, group("e", [0]))
             assert reader.steps_published == 1
             assert reader.episode_ids(untrained=True)[-1] == "e-1"

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 from collections import defaultdict
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from agentgym_rl.gateway.client import AgentClients
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.metrics import MetricsFile
 from agentgym_rl.model import BUNDLED
+from agentgym_rl.recovery import NOTHING, Recovered
 from agentgym_rl.rollout import Rollout
 from agentgym_rl.task import Task, TaskSource
 from agentgym_rl.timeline import PhasesFile
@@ -125,8 +126,10 @@ async def train(controller: Controller, engine: ScriptedEngine, steps: int) -> l
         await asyncio.sleep(0.02)
         shards.append(shard)
         await engine.update_weights("", version=step + 1)
-        checkpoint = "there" if step == steps - 2 else ""
-        await controller.report(StepReport(step, step + 1, {}, checkpoint=checkpoint))
+        trained = list(dict.fromkeys(shard.group_ids))
+        await controller.report(StepReport(step, step + 1, {}, group_ids=trained))
+        if step == steps - 2:
+            await controller.checkpointed(step + 1, "there")
     return shards
 
 
@@ -161,6 +164,7 @@ async def played(
     num_tasks: int | None = None,
     weigh=lambda number: 1.0,
     seed: int = 0,
+    recovered: Recovered = NOTHING,
     **settings,
 ) -> Played:
     config = Config(
@@ -199,6 +203,7 @@ async def played(
             buffer=buffer,
             episodes=episodes,
             controller=controller,
+            recovered=recovered,
         )
         async with asyncio.timeout(ENDS_WITHIN_S), asyncio.TaskGroup() as tasks:
             playing = tasks.create_task(rollout.run())
@@ -219,6 +224,23 @@ def leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
+
+
+# ---------------------------------------------------------------- going on
+def test_what_was_played_before_is_not_played_again(tmp_path, play):
+    play()
+    with closing(EpisodeLog(tmp_path / "episodes.db")) as log:
+        there = {t.episode_id: replace(t, reward=77.0) for t in log.trajectories()}
+    (tmp_path / "episodes.db").unlink()
+    begun = {"g0": {"g0-1": there["g0-1"]}}
+    found = play(recovered=Recovered(begun=begun, logged=frozenset({1, 2})))
+    names = [name for shard in found.shards for name in shard.group_ids]
+    assert "g0" in names
+    assert not {"g1", "g2"} & set(names)
+    rewards = [reward for shard in found.shards for reward in shard.rewards]
+    assert rewards.count(77.0) == 1
+    with closing(EpisodeLog(tmp_path / "episodes.db")) as log:
+        assert {t.episode_id for t in log.trajectories()} >= {"g0-0", "g0-1", "g3-0"}
 
 
 # ---------------------------------------------------------------- pacing

@@ -14,7 +14,8 @@ from agentgym_rl import Env, Step, cli
 from agentgym_rl.config import EvalConfig, GatewayConfig, dump_toml, load_config
 from agentgym_rl.engines.scripted import ScriptedEngine
 from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.episode_log import EpisodeLog, EpisodeReader
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.evaluate import evaluate as play
 from agentgym_rl.gateway.chat import ChatFormat

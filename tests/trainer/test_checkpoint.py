@@ -13,12 +13,18 @@ from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import (
+    Checkpoints,
+    Manifest,
+    Retention,
     config_hash,
     list_checkpoints,
     load_checkpoint,
+    read_manifest,
     save_checkpoint,
 )
 from agentgym_rl.trainer.export import export_model
+from agentgym_rl.trainer.fingerprint import fingerprint
+from agentgym_rl.trainer.manifest import newest_checkpoint, to_remove
 
 
 def save(folder, stepper, step, *, keep=2):
@@ -64,6 +70,75 @@ def test_incomplete_and_foreign_checkpoints_are_refused(tiny_model, world, tmp_p
     (path / "manifest.json").write_text('{"step": 1}')
     with pytest.raises(TrainerError, match="no complete checkpoint"):
         load_checkpoint(path, stepper.policy, stepper.optimizer)
+
+
+def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_path):
+    stepper, done = make_stepper(tiny_model, world), []
+    checkpoints = Checkpoints(
+        tmp_path,
+        stepper.policy,
+        stepper.optimizer,
+        config_hash="",
+        retention=Retention(keep=9),
+        on_complete=lambda step, folder: done.append((step, folder.name)),
+    )
+    checkpoints.begin(1, parameters="p", lineage="l")
+    train(stepper, 0)  # what is written is what was there before
+    assert list_checkpoints(tmp_path) == []
+    checkpoints.reported({"reward/mean": 1.0})
+    checkpoints.finish()
+    assert done == [(1, "step-1")]
+    manifest = read_manifest(tmp_path / "step-1")
+    assert (manifest.parameters, manifest.metrics) == ("p", {"reward/mean": 1.0})
+    begun = make_stepper(tiny_model, world)
+    expected = begun.policy.full_state()
+    load_checkpoint(tmp_path / "step-1", begun.policy, begun.optimizer)
+    found = begun.policy.full_state()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    checkpoints.begin(2)
+    checkpoints.close()  # it never appears: its batch was not reported
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-1"]
+
+
+def test_a_checkpoint_cut_short_is_no_checkpoint(tiny_model, world, tmp_path):
+    stepper = make_stepper(tiny_model, world)
+    for step in (1, 2):
+        path = save(tmp_path, stepper, step)
+    assert newest_checkpoint(tmp_path) == path
+    part = next(path.glob("*.distcp"))
+    part.write_bytes(part.read_bytes()[:-1])
+    assert newest_checkpoint(tmp_path) == tmp_path / "step-1"
+    with pytest.raises(TrainerError, match=r"distcp has \d+ bytes, its manifest says"):
+        load_checkpoint(path, stepper.policy, stepper.optimizer)
+
+
+def test_the_newest_and_the_best_stay(tmp_path):
+    rewards = {1: 0.9, 2: 0.1, 3: 0.8, 4: None, 5: 0.2}
+    manifests = {
+        tmp_path / f"step-{step}": Manifest(step, step, "", 1, {}, metrics={"r": reward})
+        for step, reward in rewards.items()
+    }
+
+    def kept(**asked) -> list[int]:
+        gone = to_remove(manifests, **asked)
+        return [manifests[path].step for path in manifests if path not in gone]
+
+    assert kept(keep=1, keep_best=0, best_metric="r") == [5]
+    assert kept(keep=1, keep_best=2, best_metric="r") == [1, 3, 5]
+    assert kept(keep=2, keep_best=1, best_metric="-r") == [2, 4, 5]
+    assert kept(keep=1, keep_best=3, best_metric="unknown") == [5]
+
+
+def test_a_fingerprint_tells_every_bit_and_nothing_else():
+    plain = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    expected = fingerprint(plain)
+    assert fingerprint(dict(reversed(plain.items()))) == expected
+    assert fingerprint({**plain, "a": torch.arange(6.0).reshape(3, 2).t()}) != expected
+    for change in (torch.nextafter(plain["a"], torch.tensor(9.0)), plain["a"].flip(1)):
+        assert fingerprint({**plain, "a": change}) != expected
+    assert fingerprint({**plain, "a": torch.tensor([-0.0])}) != fingerprint(
+        {**plain, "a": torch.tensor([0.0])}
+    )
 
 
 def test_a_checkpoint_that_cannot_be_written_says_so(tiny_model, world, tmp_path):

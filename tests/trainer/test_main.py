@@ -55,9 +55,14 @@ def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
         start(server, tiny_model, tmp_path, config)
     assert server.ready == [0]
     assert [(r.step, r.version) for r in server.reports] == [(0, 1), (1, 2), (2, 3)]
-    checkpoints = [r.checkpoint for r in server.reports]
-    assert [Path(c).name for c in checkpoints] == ["", "step-2", "step-3"]
-    assert read_manifest(Path(checkpoints[2])).version == 3
+    assert [(c["step"], Path(c["folder"]).name) for c in server.checkpoints] == [
+        (2, "step-2"),
+        (3, "step-3"),
+    ]
+    manifest = read_manifest(Path(server.checkpoints[1]["folder"]))
+    assert manifest.version == 3
+    assert manifest.metrics == {"reward/mean": 0.5, "overlap": None}
+    assert manifest.parameters == server.reports[2].parameters
     assert server.label == "0.3"
     ends = [(end["version"], end["served"], end["failed"]) for end in server.ended]
     assert ends == [(version, ["e"], {}) for version in (1, 2, 3)]

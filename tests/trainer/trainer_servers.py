@@ -34,6 +34,7 @@ class FakeController(ThreadingHTTPServer):
         self.ended: list[dict[str, Any]] = []
         self.label = "default"
         self.updates: list[str] = []
+        self.checkpoints: list[dict[str, Any]] = []
         self.failures = 0
         """Times that a swap shall fail yet."""
 
@@ -72,18 +73,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        ours = self.path in ("/ready", "/report", "/publish/begin", "/publish/end")
+        ours = self.path in ("/ready", "/report", "/checkpoint", "/publish/begin", "/publish/end")
         if ours and self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self.reply(401, b"unknown token")
         if self.path == "/report":
             self.server.reports.append(StepReport.unpack(body))
-            return self.reply(200, b"")
+            return self.reply(200, json.dumps({"reward/mean": 0.5, "overlap": None}).encode())
         return self.reply(*self.post(json.loads(body) if body else {}))
 
     def post(self, content: Any) -> tuple[int, bytes]:
         match self.path:
             case "/ready":
                 self.server.ready.append(content["rank"])
+            case "/checkpoint":
+                self.server.checkpoints.append(content)
             case "/publish/begin":
                 return self.server.begin(content["version"])
             case "/publish/end":

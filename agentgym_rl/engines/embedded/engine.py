@@ -53,7 +53,7 @@ class EmbeddedEngine:
         """Set once the decode thread has died; `loop.failure` says of what."""
         self.loop = DecodeLoop(
             model.decoder,
-            max_num_seqs=config.max_num_seqs,
+            max_num_seqs=config.decoded_together,
             stream_interval=config.stream_interval,
             weight_version=weight_version,
             notify=self._notify,

@@ -94,7 +94,7 @@ def choose_decoder(module: Any, config: EmbeddedEngineConfig, max_model_len: int
     Raises:
         ConfigError: not even the last one agrees with the model's own forward.
     """
-    slots = config.max_num_seqs
+    slots = config.decoded_together
     for make in (_fused, _cached, _uncached):
         decoder = make(module, config, max_model_len)
         if isinstance(decoder, str):
@@ -128,14 +128,14 @@ def _cached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> De
 
 
 def _uncached(module: Any, config: EmbeddedEngineConfig, max_model_len: int) -> Decoder | str:
-    return UncachedDecoder(module, max_slots=config.max_num_seqs, max_length=max_model_len)
+    return UncachedDecoder(module, max_slots=config.decoded_together, max_length=max_model_len)
 
 
 def _cache(
     module: Any, config: EmbeddedEngineConfig, max_model_len: int, transposed_keys: bool
 ) -> SlotKV:
     return SlotKV(
-        max_slots=config.max_num_seqs,
+        max_slots=config.decoded_together,
         max_length=max_model_len,
         dtype=module.dtype,
         device=module.device,

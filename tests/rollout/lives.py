@@ -1,0 +1,151 @@
+"""A run that dies at a chosen moment and goes on: the real log, buffer and controller, between a
+rollout that plays nothing and a trainer that learns nothing (both keep to their contracts)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+
+from agentgym_rl.batch import StepReport
+from agentgym_rl.buffer import Buffer
+from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
+from agentgym_rl.controller import Controller
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.groups import FinishedGroups
+from agentgym_rl.metrics import MetricsFile, finite, rewrite_metrics
+from agentgym_rl.recovery import NOTHING, recover
+from agentgym_rl.run_dir import create_run_dir
+from agentgym_rl.task import Task
+from agentgym_rl.timeline import PhasesFile
+from agentgym_rl.trainer.manifest import (
+    Manifest,
+    lineage_after,
+    newest_checkpoint,
+    read_manifest,
+)
+
+from .conftest import Publications, make_group
+
+STEPS, B, EVERY = 6, 2, 2
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal(EpisodeLog):
+    """A log whose process dies at transaction number `last`, before or after it is done."""
+
+    def __init__(self, path: Path, last: int, *, after: bool) -> None:
+        super().__init__(path)
+        self.left, self.after = last, after
+
+    def _run(self, actions, *, durably):
+        self.left -= 1
+        if self.left == 0 and not self.after:
+            raise Killed
+        super()._run(actions, durably=durably)
+        if self.left == 0:
+            raise Killed
+
+
+class Trainer:
+    """Its weights are the names of what they were trained on."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.folder = run / "checkpoints"
+        found = newest_checkpoint(self.folder)
+        self.manifest = read_manifest(found) if found else None
+        self.step = self.manifest.step if self.manifest else 0
+        self.lineage = self.manifest.lineage if self.manifest else ""
+        self.seen: list[list[str]] = []
+
+    def train(self, group_ids: Sequence[str]) -> StepReport:
+        self.lineage = lineage_after(self.lineage, self.step, group_ids)
+        parameters = blake2b(self.lineage.encode(), digest_size=8).hexdigest()
+        self.step += 1
+        self.seen.append(list(group_ids))
+        return StepReport(self.step - 1, self.step, {}, [], list(group_ids), parameters)
+
+    def checkpoint(self, report: StepReport) -> Path:
+        path = self.folder / f"step-{self.step}"
+        path.mkdir(parents=True, exist_ok=True)
+        manifest = Manifest(self.step, self.step, "", 1, {}, report.parameters, self.lineage)
+        (path / "manifest.json").write_text(json.dumps(asdict(manifest)))
+        return path
+
+
+def config(run: Path, **settings) -> Config:
+    rollout = RolloutConfig(groups_per_batch=B, group_size=2, max_staleness=1, **settings)
+    trainer = TrainerConfig(num_minibatches=1)
+    return Config(rollout=rollout, trainer=trainer, steps=STEPS, run=str(run))
+
+
+def begin(run: Path) -> None:
+    create_run_dir(config(run))
+
+
+def live(run: Path, *, dies_at: int = 10_000, after: bool = True, log_type=Mortal) -> Trainer:
+    """One incarnation, until it is finished or dies."""
+    return asyncio.run(_live(run, dies_at, after, log_type))
+
+
+async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
+    settings = config(run)
+    trainer = Trainer(run)
+    with ExitStack() as stack:
+        log = stack.enter_context(closing(log_type(run / "episodes.db", dies_at + 1, after=after)))
+        at = newest_checkpoint(run / "checkpoints")
+        number = log.begin(step=trainer.step, checkpoint=str(at or ""), num_ranks=1)
+        file = run / "episodes.db"
+        found = (
+            recover(file, step=trainer.step, checkpoint=at, incarnation=number)
+            if number
+            else NOTHING
+        )
+        rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in found.history])
+        metrics = stack.enter_context(closing(MetricsFile(run / "metrics.jsonl")))
+        buffer = Buffer(settings.rollout, total_groups=STEPS * B)
+        buffer.restore(
+            found.step, leased=found.leased, waiting=found.waiting, dropped=found.dropped
+        )
+        controller = Controller(
+            settings,
+            buffer,
+            log,
+            metrics,
+            stack.enter_context(closing(PhasesFile(run))),
+            publications=Publications(),
+            token="",
+            on_step=lambda *_: None,
+            recovered=found,
+        )
+        finished = FinishedGroups(settings.rollout, buffer=buffer, episodes=log)
+        indices = (i for i in range(10_000) if i not in found.logged)
+        try:
+            while trainer.step < STEPS:
+                await _play(buffer, finished, indices)
+                shard = await controller.batch(trainer.step, 0)
+                report = trainer.train(list(dict.fromkeys(shard.group_ids)))
+                await controller.report(report)
+                if trainer.step % EVERY == 0:
+                    await controller.checkpointed(trainer.step, str(trainer.checkpoint(report)))
+        except Killed:
+            pass
+    return trainer
+
+
+async def _play(buffer: Buffer, finished: FinishedGroups, indices) -> None:
+    """All that may be played now; every fifth group is too old to be trained next time."""
+    while buffer.capacity >= 1:
+        index = next(indices)
+        buffer.admit()
+        group = make_group(f"g{index}", [max(0, buffer.version - (index % 5 == 4))])
+        task = Task(f"t{index}", index)
+        await finished.finish(group.group_id, task, index, group.members)
