@@ -67,6 +67,12 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_help_names_every_benchmark(arl):
+    _, out, _ = arl("bench", "--help")
+    files = (Path(__file__).parents[1] / "benchmarks").glob("[!_]*.py")
+    assert set(re.findall(r"\w+", out)) >= {file.stem for file in files}
+
+
 def test_list(arl):
     code, out, _ = arl("list")
     assert code == 0

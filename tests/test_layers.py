@@ -37,6 +37,8 @@ LINES = [
     "stack",
     "endpoint training",
     "run serve_run eval_run reverify check sft ledger replay",
+    "config_keys",
+    "flags",
     "arguments",
     "eval_arguments",
     "commands",

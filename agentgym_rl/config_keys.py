@@ -1,0 +1,82 @@
+"""Keys of the configuration on the command line: the table of --help, and `--section.key=value`.
+
+The configuration is loaded by what needs it: it takes 0.3 s, and most commands have no keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .errors import ConfigError
+from .help_texts import KEYS
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+def key_table() -> str:
+    """The keys of every section, wrapped to 80 columns."""
+    from .config import Config
+
+    lines = [KEYS]
+    for section, keys in _sections(Config):
+        text = f"{section}: {', '.join(keys)}" if section else ", ".join(keys)
+        lines.append(textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(lines)
+
+
+def dotted_keys(
+    rest: Sequence[str], command: ArgumentParser, *, takes_config: bool
+) -> dict[str, str]:
+    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown."""
+    found: dict[str, str] = {}
+    words = iter(rest)
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not (takes_config and word.startswith("--") and "." in key):
+            command.error(f"unknown argument {word!r}{_near(word, command, takes_config)}")
+        if not equals:
+            following = next(words, None)
+            if following is None:
+                raise ConfigError(f"--{key} has no value; write --{key}=value")
+            value = following
+        found[key] = value
+    return found
+
+
+def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
+    """ "; did you mean --steps?", or --rollout.max_staleness where its section was left out."""
+    name = word.removeprefix("--").partition("=")[0]
+    if name == word:
+        return ""
+    flags = {flag: flag for flag in re.findall(r"--([\w-]+)", command.format_usage())}
+    if name in flags:
+        return f"; it goes after the command: {command.prog} {word}"
+    from .config import Config
+
+    keys = {k: f"{s}.{k}" for s, ks in _sections(Config) if s for k in ks} if takes_config else {}
+    for known in (flags, keys):
+        for spelled in (name, name.replace("-", "_")):
+            for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):
+                return f"; did you mean --{known[near]}?"
+    return ""
+
+
+def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Each section with its own keys; the whole configuration's is "".
+
+    A section that comes in several types is there once for each, its `type` first.
+    """
+    from .config import section_types
+
+    inner = {key: kinds for key, f in model.model_fields.items() if (kinds := section_types(f))}
+    keys = [key for key in model.model_fields if key not in inner]
+    yield prefix, sorted(keys, key=lambda key: key != "type")
+    for key, kinds in inner.items():
+        for kind in kinds:
+            yield from _sections(kind, f"{prefix}.{key}".lstrip("."))

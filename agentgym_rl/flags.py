@@ -1,0 +1,247 @@
+"""Which flags each command has, and what --help says of them."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from . import __version__, help_texts
+from .config_keys import key_table
+from .errors import ConfigError
+
+
+class _Parser(ArgumentParser):
+    """Mistakes are ConfigErrors, said as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
+
+
+def make_parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """Flags only of what `asked` names: tables of keys load the configuration, 0.3 s."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        "arl", description=help_texts.DESCRIPTION, formatter_class=raw, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"arl {__version__}")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands: dict[str, ArgumentParser] = {}
+    for name, (add_flags, help) in _COMMANDS.items():
+        commands[name] = group.add_parser(
+            name, help=help, description=help, formatter_class=raw, allow_abbrev=False
+        )
+        if name in asked:
+            add_flags(commands[name])
+    return parser, commands
+
+
+def _train(parser: ArgumentParser) -> None:
+    _json(parser)
+    _config(parser)
+    _who_plays(parser)
+    _training(parser)
+
+
+def _serve(parser: ArgumentParser) -> None:
+    parser.description = help_texts.SERVE
+    _json(parser)
+    _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    _training(parser)
+
+
+def _eval(parser: ArgumentParser) -> None:
+    parser.description = help_texts.EVAL
+    _json(parser)
+    _config(parser, action="append")
+    _who_plays(parser, "embedded, vllm, openai (a URL), litellm")
+    parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep every episode there; again: go on"
+    )
+    parser.add_argument(
+        "--compare", type=Path, nargs="+", metavar="DIR", help="folders of --out: only the table"
+    )
+
+
+def _engine(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several servers")
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
+    parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
+
+
+def _trainer(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
+    parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
+
+
+def _audit(parser: ArgumentParser) -> None:
+    parser.description = help_texts.AUDIT
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="limit on |Δ log-prob| (see above)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also episodes that wait or were dropped"
+    )
+
+
+def _ledger(parser: ArgumentParser) -> None:
+    parser.description = help_texts.LEDGER
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REPLAY
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--step", type=int, required=True, metavar="K", help="as in metrics.jsonl")
+
+
+def _reverify(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REVERIFY
+    _json(parser)
+    parser.epilog = key_table()
+    parser.set_defaults(config=None)  # it is the run's; keys go on top
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
+
+
+def _export(parser: ArgumentParser) -> None:
+    parser.description = help_texts.EXPORT
+    _json(parser)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a run, or `arl eval --out`")
+    parser.add_argument("--sft", action="store_true", help="supervised data")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new JSONL file")
+    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what paid less")
+    parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
+    parser.add_argument(
+        "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
+    )
+
+
+def _timeline(parser: ArgumentParser) -> None:
+    parser.description = help_texts.TIMELINE
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="a new file; default: RUN/timeline.json"
+    )
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    parser.description = help_texts.DOCTOR
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("what", choices=["sandbox"], help="what to examine")
+    _sandbox(parser)
+
+
+def _check(parser: ArgumentParser) -> None:
+    parser.description = help_texts.CHECK
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
+    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
+    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _data(parser)
+    _sandbox(parser)
+
+
+def _bench(parser: ArgumentParser) -> None:
+    _json(parser)
+    names = "code, crash, engine, env, exactness, gateway, math, sandbox, train, verifier, weights"
+    parser.add_argument("name", help=f"a file of benchmarks/: {names}")
+
+
+def _new(parser: ArgumentParser) -> None:
+    parser.description = help_texts.NEW
+    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    _json(parser)
+
+
+_COMMANDS = {
+    "train": (_train, "train an agent; everything on this machine"),
+    "serve": (_serve, "train on the episodes of other programs, in any language"),
+    "eval": (_eval, "held-out reward of a model or a finished run"),
+    "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
+    "replay": (_replay, "train a batch of a run once more, and compare"),
+    "export": (_export, "recorded episodes as supervised data"),
+    "reverify": (_reverify, "would recorded episodes be paid the same today?"),
+    "timeline": (_timeline, "when what happened in a run, as a picture"),
+    "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "check": (_check, "does an environment keep the contract?"),
+    "new": (_new, "a package with an environment of your own, ready to train"),
+    "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
+    "engine": (_engine, "serve a policy over the engine protocol"),
+    "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
+    "bench": (_bench, "measure this machine"),
+}
+
+
+def _json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _keys(parser: ArgumentParser) -> None:
+    parser.epilog = key_table()
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+
+
+def _config(parser: ArgumentParser, *, action: str = "store") -> None:
+    _keys(parser)
+    several = "; again for more" if action == "append" else ""
+    text = f"bundled, a folder, or a hub id{several}"
+    parser.add_argument("--model", action=action, metavar="MODEL", help=text)
+    parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
+
+
+def _training(parser: ArgumentParser) -> None:
+    from .config import preset_names
+
+    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    names = ", ".join(preset_names())
+    parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
+
+
+def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
+    parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    _data(parser)
+    parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
+    parser.add_argument("--engine", metavar="TYPE", help=engines)
+    _sandbox(parser)
+
+
+def _data(parser: ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="rows, for an environment that takes some")
+
+
+def _sandbox(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--sandbox", metavar="ID", help="where programs run: local, docker, e2b, module:Class"
+    )
