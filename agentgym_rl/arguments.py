@@ -20,6 +20,7 @@ _SHORT_FORMS = {
     "agent": "agent.id",
     "model": "model.path",
     "preset": "preset",
+    "init": "init.method",
     "engine": "engine.type",
     "sandbox": "sandbox.id",
     "data": "env.options.data",
@@ -63,6 +64,8 @@ def load_configuration(args: Namespace) -> Config:
             continue
         if name == "data":  # written into a run's folder, it means the same from anywhere
             value = str(Path(value).absolute())
+            if getattr(args, "init", None) == "sft":  # environments have --env.options.data too
+                key = "init.data"
         if key in overrides:
             raise ConfigError(f"--{name}={value} and --{key}={overrides[key]}: give one of them")
         # As a TOML string, so that `--run 7` stays text.

@@ -38,6 +38,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "doctor": parts.doctor,
     "engine": processes.engine,
     "trainer": processes.trainer,
+    "warm-up": processes.warm_up,
     "bench": processes.bench,
 }
 

@@ -91,6 +91,13 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
 
 
+def _warm_up(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+
+
 def _audit(parser: ArgumentParser) -> None:
     parser.description = help_texts.AUDIT
     _json(parser)
@@ -198,6 +205,7 @@ _COMMANDS = {
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
+    "warm-up": (_warm_up, "one rank of a supervised warm-up (started by `arl train --init sft`)"),
     "bench": (_bench, "measure this machine"),
 }
 
@@ -225,6 +233,9 @@ def _training(parser: ArgumentParser) -> None:
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    parser.add_argument(
+        "--init", metavar="METHOD", help="sft: learn the conversations of --data FILE first"
+    )
     names = ", ".join(preset_names())
     parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
 

@@ -40,6 +40,7 @@ from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
 from .trainer.launch import trainer_processes
 from .training_result import TrainResult, rewards_by_env
+from .warmup import warmed_up
 from .weights.folder import WeightsFolder
 
 _FLOAT32_OVER_BFLOAT16 = 2
@@ -71,6 +72,9 @@ async def training(
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
+            if config.init.method == "sft":
+                config = await warmed_up(config, run_dir, config_file, progress)
+                config_file = rewrite_config(run_dir, config)
         else:
             run_dir = resume
             stack.enter_context(held(run_dir))

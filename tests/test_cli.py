@@ -17,12 +17,13 @@ from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
-    "train": f"{RUNS} --resume --steps --preset",
+    "train": f"{RUNS} --resume --steps --init --preset",
     "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume",
+    "warm-up": "--config --model --seed --run --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",

@@ -1,4 +1,4 @@
-"""`arl engine`, `arl trainer`, which runs start; and `arl bench`."""
+"""`arl engine`, `arl trainer`, `arl warm-up`, which runs start; and `arl bench`."""
 
 from __future__ import annotations
 
@@ -75,6 +75,26 @@ def trainer(args: Namespace) -> int:
         rendezvous=args.rendezvous,
         incarnation=args.incarnation,
         resume=args.resume,
+    )
+    return 0
+
+
+def warm_up(args: Namespace) -> int:
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.model import model_folder
+    from agentgym_rl.trainer.warmup import warm_up
+    from agentgym_rl.warmup.run import MODEL, ROWS, STEPS
+
+    warm_up(
+        config,
+        model_dir=model_folder(config),
+        rows=args.run / ROWS,
+        out=args.run / MODEL,
+        steps=args.run / STEPS,
+        rank=args.rank,
+        world_size=config.trainer.num_ranks,
+        rendezvous=args.rendezvous,
     )
     return 0
 

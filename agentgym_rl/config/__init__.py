@@ -37,6 +37,7 @@ from .engine import (
 from .eval import EvalConfig
 from .file import load, preset_names, section_types
 from .gateway import GatewayConfig, ServeConfig
+from .init import InitConfig
 from .machine import ClusterConfig, LoggingConfig
 from .play import AgentConfig, EnvConfig, ModelConfig, SandboxConfig, VerifierConfig
 from .rollout import RolloutConfig
@@ -46,7 +47,7 @@ from .trainer import TrainerConfig, WeightsConfig
 __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
-    "EvalConfig", "GatewayConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
+    "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
     "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig",
     "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
     "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
@@ -70,6 +71,7 @@ class Config(Section):
     sandbox: SandboxConfig = SandboxConfig()
     verifier: VerifierConfig = VerifierConfig()
     model: ModelConfig = ModelConfig()
+    init: InitConfig = InitConfig()
     engine: EngineConfig = EmbeddedEngineConfig()
     gateway: GatewayConfig = GatewayConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -25,10 +25,7 @@ def trainer_processes(
 
     `resume` is the checkpoint they begin with, if not with the configured model.
     """
-    threads = str(config.trainer.num_threads)
-    env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ARL_TOKEN": token}
-    if config.trainer.gpus:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.trainer.gpus))
+    env = {**rank_environment(config), "ARL_TOKEN": token}
     return [
         ProcessSpec(
             name=f"trainer-{rank}",
@@ -48,3 +45,12 @@ def trainer_processes(
         )
         for rank in range(config.trainer.num_ranks)
     ]
+
+
+def rank_environment(config: Config) -> dict[str, str]:
+    """What a rank needs from its environment, before it imports torch."""
+    threads = str(config.trainer.num_threads)
+    env = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if config.trainer.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.trainer.gpus))
+    return env

@@ -5,7 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from arl_envs.math.env import MathEnv
+from arl_envs.math.oracle import solve
 from transformers import AutoModelForCausalLM
+
+from agentgym_rl.config import InitConfig, load_config
 
 from .conftest import descendants
 
@@ -74,11 +78,29 @@ def test_several_environments_train_in_one_run(start):
     assert min(before) <= result["eval_before"] <= max(before)
 
 
-def test_two_trainer_ranks_train_one_run(start):
-    run = start("--trainer.num_ranks=2", "--eval.num_tasks=0", "--steps=3")
-    assert run.result()["steps"] == 3
+def test_two_ranks_warm_up_and_train_one_run(start, tmp_path):
+    data = tmp_path / "demonstrations.jsonl"
+    source = MathEnv.task_source("train", seed=0)
+    shown = [
+        [{"role": "user", "content": task.data["question"]}, solve(task)[-1]]
+        for task in (source[i] for i in range(24))
+    ]
+    data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in shown))
+    run = start(
+        *("--init=sft", f"--data={data}", "--init.rows_per_step=8"),
+        *("--trainer.num_ranks=2", "--eval.num_tasks=0", "--steps=2"),
+    )
+    assert run.result()["steps"] == 2
     assert (run.folder / "logs" / "trainer-1.log").exists()
     assert run.leftovers() == set()
+    steps = [json.loads(line) for line in (run.folder / "init/steps.jsonl").open()]
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    config = load_config(run.folder / "config.toml")  # the run is one of the model that came of it
+    assert config.init == InitConfig()
+    assert config.model.path == str(run.folder / "init" / "model")
+    about = json.loads((run.folder / "init/warmup.json").read_text())
+    assert (about["model"], about["rows"]) == ("bundled/math", 24)
 
 
 def test_stragglers_are_dropped_and_their_budget_returned(start):

@@ -1,0 +1,119 @@
+"""Supervised learning of rows before the first batch: cross-entropy of the labelled tokens.
+
+Each step's loss is the mean over the labelled tokens of all its rows, so packing, micro-batches
+and ranks do not change it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from agentgym_rl.algo.balance import balance, fill_bins
+from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import Config
+from agentgym_rl.errors import TrainerError
+from agentgym_rl.trajectory import UNPACK_ERRORS, Row, unpack_row
+
+from .export import export_model
+from .optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from .passes import accumulate
+from .policy import Policy
+from .tokens import MicroBatch
+from .world import join_world
+
+
+def warm_up(
+    config: Config,
+    *,
+    model_dir: Path,
+    rows: Path,
+    out: Path,
+    steps: Path,
+    rank: int = 0,
+    world_size: int = 1,
+    rendezvous: str = "",
+) -> None:
+    """Train the model in `model_dir` on `rows` as rank `rank`, and export it to `out`.
+
+    Rank 0 appends {"step", "steps", "loss", "lr"} to `steps` after each optimizer step.
+
+    Raises:
+        TrainerError: the rows cannot be read or trained, or a gradient is not finite.
+    """
+    torch.set_num_threads(config.trainer.num_threads)
+    with join_world(
+        rank=rank,
+        size=world_size,
+        num_replicas=config.trainer.num_replicas,
+        rendezvous=rendezvous,
+        device=config.trainer.device,
+        timeout_s=config.trainer.batch_timeout_s,
+    ) as world:
+        policy = Policy.load(
+            model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+        )
+        for told in learn(policy, read_rows(rows), config):
+            if world.rank == 0:
+                with steps.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(told) + "\n")
+        state = policy.full_state()
+        if world.rank == 0:
+            export_model(out, state, model_dir=model_dir)
+
+
+def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[str, float]]:
+    """Take every step of `config.init` (collective); yields what each one came to."""
+    init, world = config.init, policy.world
+    optimizer = make_optimizer(policy.model.parameters(), config.trainer)
+    per_epoch = math.ceil(len(rows) / init.rows_per_step)
+    num_steps = init.epochs * per_epoch
+    for step, batch in enumerate(_batches(rows, config)):
+        rate = learning_rate(config.trainer, step, num_steps=num_steps, peak=init.learning_rate)
+        set_learning_rate(optimizer, rate)
+        total = sum(row.num_trained for row in batch)
+        mine = [batch[i] for i in balance([len(row) for row in batch], world.size)[world.rank]]
+        plan = _plan(mine, config.trainer.max_tokens_per_microbatch)
+        (rounds,) = world.maxima([len(plan)])
+        loss = accumulate(
+            policy, plan, rounds, lambda b, n=total: -policy.logprobs(b.packed).sum() / n
+        )
+        clip_gradients(policy.model.parameters(), config.trainer.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        whole = sum(world.gather(loss))
+        yield {"step": step, "steps": num_steps, "loss": whole, "lr": rate}
+
+
+def read_rows(path: Path) -> list[Row]:
+    """What `agentgym_rl.warmup` has written.
+
+    Raises:
+        TrainerError: it is no such file.
+    """
+    try:
+        return [unpack_row(blocks) for blocks in msgspec.msgpack.decode(path.read_bytes())]
+    except (OSError, *UNPACK_ERRORS) as error:
+        raise TrainerError(f"cannot read the rows in {path}: {error}") from error
+
+
+def _batches(rows: Sequence[Row], config: Config) -> Iterator[list[Row]]:
+    """Each epoch in an order of its own, the same on every rank."""
+    size = config.init.rows_per_step
+    for epoch in range(config.init.epochs):
+        order = list(range(len(rows)))
+        random.Random(f"init/{config.seed}/{epoch}").shuffle(order)
+        for start in range(0, len(order), size):
+            yield [rows[i] for i in order[start : start + size]]
+
+
+def _plan(rows: Sequence[Row], budget: int) -> list[MicroBatch]:
+    bins = fill_bins([len(row) for row in rows], budget)
+    nowhere = torch.zeros(0, dtype=torch.int64)
+    return [MicroBatch(pack_rows([rows[i] for i in members]), nowhere) for members in bins]

@@ -1,0 +1,73 @@
+"""Supervised learning: the loss is plain cross-entropy, however the rows are packed."""
+
+import numpy as np
+import pytest
+import torch
+from trainer_samples import make_row, plain_logprobs, replaced
+from transformers import AutoModelForCausalLM
+
+from agentgym_rl.config import Config, InitConfig, TrainerConfig
+from agentgym_rl.errors import TrainerError
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.warmup import learn, read_rows
+from agentgym_rl.warmup.data import write_rows
+
+
+def rows(count: int = 10):
+    """As data has them: at temperature 1."""
+    rng = np.random.default_rng(0)
+    made = [make_row(rng, int(rng.integers(6, 14))) for _ in range(count)]
+    return [replaced(row, temperatures=row.loss_mask.astype(np.float32)) for row in made]
+
+
+def learned(tiny_model, world, *, budget: int = 512, **init):
+    """What each step came to, and the weights after the last."""
+    config = Config(
+        init=InitConfig(method="sft", data="d", rows_per_step=4, **init),
+        trainer=TrainerConfig(max_tokens_per_microbatch=max(budget, 512)),
+    )
+    trainer = config.trainer.model_copy(update={"max_tokens_per_microbatch": budget})
+    config = config.model_copy(update={"trainer": trainer})
+    policy = Policy.load(tiny_model, world, master_dtype=torch.float64)
+    steps = list(learn(policy, rows(), config))
+    return steps, torch.cat([p.detach().flatten() for p in policy.full_state().values()])
+
+
+def test_the_first_loss_is_plain_cross_entropy_and_it_falls(tiny_model, world):
+    steps, _ = learned(tiny_model, world, epochs=8, learning_rate=1e-2)
+    assert [(s["step"], s["steps"]) for s in steps] == [(i, 24) for i in range(24)]
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
+    with torch.no_grad():
+        losses = [-plain_logprobs(model, row) for row in rows()]
+    means = [
+        torch.cat([losses[i] for i in picked]).mean().item()
+        for picked in torch.combinations(torch.arange(10), 4).tolist()
+    ]
+    assert min(abs(steps[0]["loss"] - mean) for mean in means) < 1e-9
+    assert steps[-1]["loss"] < steps[0]["loss"] / 2
+
+
+def test_micro_batches_change_nothing(tiny_model, world):
+    whole, weights = learned(tiny_model, world, epochs=2)
+    cut, same = learned(tiny_model, world, epochs=2, budget=14)
+    assert [s["loss"] for s in cut] == pytest.approx([s["loss"] for s in whole], abs=1e-9)
+    assert torch.allclose(weights, same, rtol=0, atol=1e-9)
+
+
+def test_epochs_have_orders_of_their_own_and_a_seed_has_the_same(tiny_model, world):
+    steps, _ = learned(tiny_model, world, epochs=2, learning_rate=1e-12)
+    again, _ = learned(tiny_model, world, epochs=2, learning_rate=1e-12)
+    assert steps == again
+    losses = [round(s["loss"], 9) for s in steps]
+    assert losses[:3] != losses[3:]
+
+
+def test_rows_come_back_and_others_are_refused(tmp_path):
+    path = tmp_path / "rows.msgpack"
+    write_rows(rows(3), path)
+    for found, written in zip(read_rows(path), rows(3), strict=True):
+        assert np.array_equal(found.tokens, written.tokens)
+        assert np.array_equal(found.loss_mask, written.loss_mask)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(TrainerError, match="cannot read the rows"):
+        read_rows(path)
