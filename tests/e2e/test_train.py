@@ -93,7 +93,8 @@ def test_two_ranks_warm_up_and_train_one_run(start, tmp_path):
     assert run.result()["steps"] == 2
     assert (run.folder / "logs" / "trainer-1.log").exists()
     assert run.leftovers() == set()
-    steps = [json.loads(line) for line in (run.folder / "init/steps.jsonl").open()]
+    losses = (run.folder / "init/steps.jsonl").read_text()
+    steps = [json.loads(line) for line in losses.splitlines()]
     assert [step["step"] for step in steps] == [0, 1, 2]
     assert steps[-1]["loss"] < steps[0]["loss"]
     config = load_config(run.folder / "config.toml")  # the run is one of the model that came of it
