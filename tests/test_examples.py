@@ -232,9 +232,8 @@ def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["math.toml", "frozenlake.toml"])
-def test_train_from_the_configuration(tmp_path, name):
-    assert train(tmp_path, "--config", str(EXAMPLES / name))["steps"] == 2
+def test_train_from_a_configuration(tmp_path):
+    assert train(tmp_path, "--config", str(EXAMPLES / "frozenlake.toml"))["steps"] == 2
     assert load_config(tmp_path / "run" / "config.toml").steps == 2
 
 
