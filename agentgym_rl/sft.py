@@ -24,11 +24,9 @@ from .errors import ConfigError
 from .new_file import new_file
 from .run_dir import config_of
 from .task import Split, Task
-from .trajectory import Row, Trajectory
+from .trajectory import IGNORED, Row, Trajectory
 
 Form = Literal["messages", "tokens"]
-IGNORED = -100
-"""The label of a token that nobody sampled: what cross-entropy of torch leaves out."""
 _ROUNDING = 1e-9
 """Rewards are sums of steps' rewards."""
 

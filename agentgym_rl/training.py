@@ -72,13 +72,15 @@ async def training(
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
-            if config.init.method == "sft":
-                config = await warmed_up(config, run_dir, config_file, progress)
-                config_file = rewrite_config(run_dir, config)
         else:
             run_dir = resume
             stack.enter_context(held(run_dir))
             check_unfinished(run_dir, config)
+            config_file = rewrite_config(run_dir, config)
+        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
+        stack.callback(trackers.close)
+        if config.init.method == "sft":
+            config = await warmed_up(config, run_dir, config_file, progress)
             config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
@@ -90,8 +92,6 @@ async def training(
         stack.callback(metrics.close)
         phases = PhasesFile(run_dir)
         stack.callback(phases.close)
-        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
-        stack.callback(trackers.close)
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             trackers.log(step, metrics)

@@ -21,6 +21,10 @@ NOT_SAMPLED = -1
 """`policy_versions` entry of a token no policy sampled. A sampled token whose version is lost has
 `engine.UNKNOWN_VERSION` and never trains."""
 
+IGNORED = -100
+"""Label, in supervised data, of a token that is not learned: what cross-entropy of torch leaves
+out."""
+
 
 class Outcome(StrEnum):
     """How an episode ended. Only `completed` and `truncated` train."""

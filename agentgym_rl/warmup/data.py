@@ -12,11 +12,9 @@ import numpy as np
 
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.trajectory import Row, pack_row
+from agentgym_rl.trajectory import IGNORED, Row, pack_row
 
 from .conversations import rows_of
-
-_IGNORED = -100
 
 
 def token_rows(
@@ -83,7 +81,7 @@ def _of_line(line: Mapping[str, Any], chat: ChatFormat) -> Iterator[tuple[list[i
         for token in ids:
             if not chat.knows(token):
                 raise ValueError(f"token {token} is not in the model's vocabulary")
-        yield list(ids), [label != _IGNORED for label in labels]
+        yield list(ids), [label != IGNORED for label in labels]
     elif "messages" in line:
         yield from rows_of(chat, line["messages"], line.get("tools") or None)
     else:

@@ -53,7 +53,7 @@ async def warmed_up(config: Config, run_dir: Path, config_file: Path, progress: 
             await ranks.start(spec)
         watch = tasks.create_task(ranks.watch(), name="watch warm-up")
         await _follow(watch, run_dir / STEPS, progress, limit_s=config.trainer.batch_timeout_s)
-    losses = [step["loss"] for step in _steps(run_dir / STEPS)]
+    losses = [json.loads(step)["loss"] for step in _steps(run_dir / STEPS)]
     progress.phase(f"warmed up: loss {losses[0]:.3f} → {losses[-1]:.3f} in {len(losses)} steps")
     await asyncio.to_thread(_record, config, run_dir, rows)
     model = config.model.model_copy(update={"path": str(run_dir / MODEL), "revision": None})
@@ -102,7 +102,7 @@ async def _follow(
     seen, last, shown = 0, loop.time(), loop.time()
     while not ranks.done():
         await asyncio.wait([ranks], timeout=_POLL_S)
-        steps, now = list(_steps(steps_file)), loop.time()
+        steps, now = _steps(steps_file), loop.time()
         if len(steps) > seen:
             seen, last = len(steps), now
         if now - last > limit_s:
@@ -110,7 +110,7 @@ async def _follow(
                 f"the warm-up made no step in {limit_s:g} s (trainer.batch_timeout_s)"
             )
         if steps and now - shown > _SHOW_S:
-            shown, step = now, steps[-1]
+            shown, step = now, json.loads(steps[-1])
             done = f"step {step['step'] + 1}/{step['steps']}"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
 
@@ -132,8 +132,8 @@ def _ranks(config: Config, config_file: Path, run_dir: Path) -> Iterator[Process
         )
 
 
-def _steps(path: Path) -> Iterator[dict[str, float]]:
-    """Those that are written whole."""
+def _steps(path: Path) -> list[str]:
+    """The lines that are written whole, as JSON."""
     with contextlib.suppress(FileNotFoundError):
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-            yield json.loads(line)
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    return []
