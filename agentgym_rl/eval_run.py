@@ -171,5 +171,5 @@ def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
     from .trainer.export import export_checkpoint  # torch, which nothing else here needs
 
     model_dir = model_folder(config)
-    export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config.trainer)
+    export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config)
     return config.model_copy(update={"model": ModelConfig(path=str(folder))})

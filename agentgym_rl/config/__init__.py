@@ -38,6 +38,7 @@ from .eval import EvalConfig
 from .file import load, preset_names, section_types
 from .gateway import GatewayConfig, ServeConfig
 from .init import InitConfig
+from .lora import LoraConfig
 from .machine import ClusterConfig, LoggingConfig
 from .play import AgentConfig, EnvConfig, ModelConfig, SandboxConfig, VerifierConfig
 from .rollout import RolloutConfig
@@ -48,7 +49,7 @@ __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
     "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
-    "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig",
+    "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig",
     "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
     "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "preset_names", "section_types",
@@ -77,6 +78,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     algo: AlgoConfig = AlgoConfig()
     trainer: TrainerConfig = TrainerConfig()
+    lora: LoraConfig = LoraConfig()
     weights: WeightsConfig = WeightsConfig()
     eval: EvalConfig = EvalConfig()
     serve: ServeConfig = ServeConfig()
@@ -111,6 +113,11 @@ class Config(Section):
             raise ValueError(
                 f"weights.transport {self.weights.transport!r} needs engine.type 'vllm'; the "
                 f"{self.engine.type} engine takes 'shm'"
+            )
+        if self.lora.rank and self.weights.transport in ("nccl", "ipc"):
+            raise ValueError(
+                f"lora.rank {self.lora.rank} publishes adapters, which weights.transport "
+                f"{self.weights.transport!r}, vLLM's own, has no way to merge; use shm or gloo"
             )
         room = self.trainer.max_tokens_per_microbatch
         if isinstance(self.engine, OwnEngineConfig) and self.engine.max_model_len > room:

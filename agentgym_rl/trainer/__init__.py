@@ -9,6 +9,7 @@ tokens.py       a rank's rows as flat arrays of trained tokens
 packed.py       a model over the ranks, fed packed rows
 policy.py       the one that is trained, and its log-probs
 critic.py       the one that says what is to come of tokens, and how it learns
+lora.py         an adapter that is trained in the place of all weights
 head.py         log-probs a few tokens at a time
 sharding.py     where parameters and activations are
 attention.py    attention within packed rows

@@ -18,6 +18,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.engine import parse_version
 from agentgym_rl.errors import TrainerError, WeightsError
 from agentgym_rl.trajectory import FloatArray, Row
+from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_label, read_version
 
 from .policy import Policy
@@ -36,14 +37,15 @@ def open_recomputer(config: Config, model_dir: Path, versions_dir: Path) -> Iter
     with join_world(device=device) as world:
         budget = config.trainer.max_tokens_per_microbatch
         policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
-        yield Recomputer(policy, versions_dir, budget=budget)
+        yield Recomputer(policy, versions_dir, model_dir=model_dir, budget=budget)
 
 
 class Recomputer:
     """One model in memory, holding the version loaded last."""
 
-    def __init__(self, policy: Policy, versions_dir: Path, *, budget: int):
+    def __init__(self, policy: Policy, versions_dir: Path, *, model_dir: Path, budget: int):
         self._policy, self._versions_dir, self._budget = policy, versions_dir, budget
+        self._model_dir = model_dir
 
     def load(self, version: int) -> None:
         """Compute with `version` from now on; after an error still with the one before.
@@ -62,6 +64,9 @@ class Recomputer:
         if _version(label) != version:
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
         parameters = self._parameters()
+        if is_adapter(state):
+            whole = merged(state, self._model_dir)
+            state = {name: t for name, t in whole.items() if name in parameters}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         if found != expected:

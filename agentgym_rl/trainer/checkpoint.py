@@ -24,7 +24,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -120,7 +124,14 @@ class Checkpoints:
         self.finish()
         world = self._policy.world
         manifest = Manifest(
-            step, step, self._config_hash, world.size, _versions(), parameters, lineage
+            step,
+            step,
+            self._config_hash,
+            world.size,
+            _versions(),
+            parameters=parameters,
+            base=_base(self._policy),
+            lineage=lineage,
         )
         path = self._folder / f"step-{step}"
         beside = self._folder / f".{path.name}.tmp"
@@ -230,6 +241,11 @@ def load_checkpoint(
         TrainerError: no complete checkpoint there, or one of another model.
     """
     manifest = read_manifest(path)
+    if manifest.base != _base(policy):
+        raise TrainerError(
+            f"checkpoint {path} is of {_said(manifest.base)}, and this run trains "
+            f"{_said(_base(policy))}"
+        )
     state = _state(policy, optimizer, critic)
     try:
         load(state, checkpoint_id=path)
@@ -238,6 +254,7 @@ def load_checkpoint(
             optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
+            options=_options(policy, strict=False),
         )
         if critic is not None:
             set_state_dict(
@@ -255,13 +272,28 @@ def load_checkpoint(
 def _state(
     policy: Policy, optimizer: torch.optim.Optimizer, critic: Critic | None
 ) -> dict[str, Any]:
-    model, optim = get_state_dict(policy.model, optimizer)
+    model, optim = get_state_dict(policy.model, optimizer, options=_options(policy))
     # One random state for all ranks: no rank draws numbers of its own.
     state = {"model": model, "optimizer": optim, "random": torch.get_rng_state()}
     if critic is not None:
         model, optim = get_state_dict(critic.value_model.model, critic.optimizer)
         state["critic"] = {"model": model, "optimizer": optim}
     return state
+
+
+def _options(policy: Policy, *, strict: bool = True) -> StateDictOptions | None:
+    """Without what an adapter leaves as it was in the model's folder."""
+    if policy.adapter is None:
+        return None
+    return StateDictOptions(ignore_frozen_params=True, strict=strict)
+
+
+def _base(policy: Policy) -> str:
+    return f"{policy.adapter.base:08x}" if policy.adapter is not None else ""
+
+
+def _said(base: str) -> str:
+    return f"an adapter of the weights {base}" if base else "all weights, without an adapter"
 
 
 def _versions() -> dict[str, str]:

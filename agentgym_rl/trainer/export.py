@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentgym_rl.config import TrainerConfig
+from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
+from agentgym_rl.weights.adapter import peft_tensors
 
 from .checkpoint import load_checkpoint
+from .lora import Adapter
 from .optim import make_optimizer
 from .policy import Policy
 from .world import join_world
@@ -24,8 +28,29 @@ from .world import join_world
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
 
 
-def export_model(folder: Path, state: Mapping[str, Tensor], *, model_dir: Path) -> Path:
-    """Write `folder`: weights from `state`, everything else copied from `model_dir`.
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterFiles:
+    """What peft has in an adapter's folder."""
+
+    settings: Any
+    """Its LoraConfig."""
+    tensors: Mapping[str, Tensor]
+
+
+def adapter_files(adapter: Adapter | None, state: Mapping[str, Tensor]) -> AdapterFiles | None:
+    """Of the version `state` of an adapter, if there is one."""
+    return AdapterFiles(adapter.settings, peft_tensors(state)) if adapter is not None else None
+
+
+def export_model(
+    folder: Path,
+    state: Mapping[str, Tensor],
+    *,
+    model_dir: Path,
+    adapter: AdapterFiles | None = None,
+) -> Path:
+    """Write `folder`: weights from `state`, everything else copied from `model_dir`; and in its
+    folder `adapter` the adapter that is merged in `state`, for peft, if there is one.
 
     Configuration, generation configuration, tokenizer and chat template are those the run began
     with; only the configuration's dtype follows the weights. A folder already there is replaced
@@ -44,6 +69,11 @@ def export_model(folder: Path, state: Mapping[str, Tensor], *, model_dir: Path) 
         _set_dtype(beside / "config.json", state)
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
         save_file(tensors, beside / "model.safetensors", {"format": "pt"})
+        if adapter is not None:
+            adapter.settings.save_pretrained(beside / "adapter")
+            tensors = {name: t.detach().contiguous() for name, t in adapter.tensors.items()}
+            path = beside / "adapter" / "adapter_model.safetensors"
+            save_file(tensors, path, {"format": "pt"})
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -52,18 +82,22 @@ def export_model(folder: Path, state: Mapping[str, Tensor], *, model_dir: Path) 
     return folder
 
 
-def export_checkpoint(
-    checkpoint: Path, folder: Path, *, model_dir: Path, config: TrainerConfig
-) -> Path:
+def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config: Config) -> Path:
     """Write `folder` from a checkpoint of any number of ranks; `model_dir` as the run began.
 
     Raises:
         TrainerError: no complete checkpoint there, or one of another model.
     """
     with join_world() as world:
-        policy = Policy.load(model_dir, world)
-        load_checkpoint(checkpoint, policy, make_optimizer(policy.model.parameters(), config))
-        return export_model(folder, policy.full_state(), model_dir=model_dir)
+        policy = Policy.load(model_dir, world, lora=config.lora)
+        optimizer = make_optimizer(policy.model.parameters(), config.trainer)
+        load_checkpoint(checkpoint, policy, optimizer)
+        return export_model(
+            folder,
+            policy.full_state(),
+            model_dir=model_dir,
+            adapter=adapter_files(policy.adapter, policy.trained_state()),
+        )
 
 
 def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:

@@ -20,8 +20,9 @@ from agentgym_rl.model import resolve_model
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .critic import Critic
-from .export import export_model
+from .export import adapter_files, export_model
 from .fingerprint import fingerprint
+from .lora import PolicyBase
 from .optim import make_optimizer
 from .phases import Phases
 from .policy import Policy
@@ -136,8 +137,14 @@ class _Trainer:
         for step in range(self._first, self._config.steps):
             self._step(step)
         self.checkpoints.finish()
+        state = self._policy.full_state()
         if self._world.rank == 0:
-            export_model(self._run_dir / "export", self._state, model_dir=self._model_dir)
+            export_model(
+                self._run_dir / "export",
+                state,
+                model_dir=self._model_dir,
+                adapter=adapter_files(self._policy.adapter, self._state),
+            )
             if self._config.weights.transport != "shm":
                 self._stay()
 
@@ -148,7 +155,7 @@ class _Trainer:
         behind = self._first > 0 or (engine.type == "vllm" and bool(engine.urls))
         if not (behind or self._versions.keeps_all):
             return
-        self._state = self._policy.full_state()
+        self._state = self._policy.trained_state()
         if self._world.rank == 0 and behind:
             self._versions.publish(self._state, self._first)
         elif self._world.rank == 0:
@@ -166,7 +173,7 @@ class _Trainer:
             )
         metrics = self._stepper.train(shard, phases)
         with phases.phase("weight_sync"):
-            self._state = self._policy.full_state()
+            self._state = self._policy.trained_state()
             if self._world.rank == 0:
                 published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
@@ -222,7 +229,12 @@ class _Trainer:
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """What trains the configured run, from the weights in `model_dir` on."""
     policy = Policy.load(
-        model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+        model_dir,
+        world,
+        compute_dtype=config.own_engine.dtype,
+        trainer=config.trainer,
+        lora=config.lora,
+        seed=config.seed,
     )
     return Stepper(
         policy,
@@ -231,20 +243,22 @@ def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
         trainer=config.trainer,
         num_steps=config.steps,
         seed=config.seed,
-        reference=_reference(config, world, model_dir),
+        reference=_reference(config, policy, model_dir),
         critic=_critic(config, world, model_dir),
     )
 
 
-def _reference(config: Config, world: World, model_dir: Path) -> Policy | None:
+def _reference(config: Config, policy: Policy, model_dir: Path) -> Policy | PolicyBase | None:
     """The frozen model that `algo.kl` stays close to; None if nothing does."""
     kl = config.algo.kl
     if not kl.coef:
         return None
+    if kl.reference == "initial" and policy.adapter is not None:
+        return PolicyBase(policy)
     folder = model_dir if kl.reference == "initial" else resolve_model(kl.reference)
     return Policy.load(
         folder,
-        world,
+        policy.world,
         compute_dtype=config.own_engine.dtype,
         frozen=True,
         trainer=config.trainer,

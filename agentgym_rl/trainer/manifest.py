@@ -36,7 +36,9 @@ class Manifest:
     """Ranks that wrote it; any number may read it."""
     libraries: dict[str, str]
     parameters: str = ""
-    """A hash of the weights (fingerprint.py)."""
+    """A hash of the weights, or of the adapter (fingerprint.py)."""
+    base: str = ""
+    """CRC-32 of the weights that an adapter is of; a checkpoint of it has none itself."""
     lineage: str = ""
     """Which groups these weights were trained on, batch by batch: see `lineage_after`."""
     metrics: dict[str, float | None] = field(default_factory=dict[str, "float | None"])

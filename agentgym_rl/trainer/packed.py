@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from agentgym_rl.algo.packing import PackedRows
-from agentgym_rl.config import TrainerConfig
+from agentgym_rl.config import LoraConfig, TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 from .attention import SEGMENT_SDPA, VARLEN
+from .lora import Adapter
 from .sharding import shard
 from .world import World
 
@@ -31,12 +32,15 @@ class PackedModel:
         *,
         compute_dtype: Literal["float32", "bfloat16"] = "float32",
         trainer: TrainerConfig | None = None,
+        adapter: Adapter | None = None,
     ):
-        """Takes over `model` (a transformers causal LM): chooses its attention, shards it as
-        `trainer` says."""
+        """Takes over `model` (a transformers causal LM, which may have an `adapter`): chooses its
+        attention, shards it as `trainer` says."""
         # eval: dropout would make two log-probs of the same token differ.
         self.model = model.to(world.device).eval()
         self.world = world
+        self.adapter = adapter
+        """All that trains, where there is one."""
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._segmented = _choose_attention(self.model, self._trainer.attention)
@@ -53,8 +57,11 @@ class PackedModel:
         master_dtype: torch.dtype = torch.float32,
         frozen: bool = False,
         trainer: TrainerConfig | None = None,
+        lora: LoraConfig | None = None,
+        seed: int = 0,
     ) -> Self:
-        """The model in `model_dir`, as transformers saves it; a `frozen` one never trains.
+        """The model in `model_dir`, as transformers saves it; a `frozen` one never trains. With
+        `lora` of a rank, an adapter of it trains alone, and begins as `seed` says.
 
         Parameters are kept as `master_dtype`. `compute_dtype` bfloat16 computes the blocks in
         bfloat16, the head and whatever else is outside the blocks in `master_dtype`, and reduces
@@ -62,6 +69,7 @@ class PackedModel:
 
         Raises:
             TrainerError: the folder holds no model transformers can load or this module pack.
+            ConfigError: `lora` needs peft, which is not installed.
         """
         transformers_logging.disable_progress_bar()
         try:
@@ -70,9 +78,11 @@ class PackedModel:
             )
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             raise TrainerError(f"cannot load the model in {model_dir}: {error}") from error
-        return cls(
-            model.requires_grad_(not frozen), world, compute_dtype=compute_dtype, trainer=trainer
-        )
+        model.requires_grad_(not frozen)
+        adapter = None
+        if lora is not None and lora.rank:
+            adapter = Adapter.on(model, lora, model_dir=model_dir, seed=seed)
+        return cls(model, world, compute_dtype=compute_dtype, trainer=trainer, adapter=adapter)
 
     def _change_head(self) -> None:
         """What a subclass does to the output layer before the model is sharded."""
@@ -93,16 +103,27 @@ class PackedModel:
         self.model.set_requires_gradient_sync(enabled)
 
     def full_state(self) -> dict[str, Tensor]:
-        """Unsharded weights on the CPU under their Hugging Face names; tied weights once.
+        """Unsharded weights on the CPU under their Hugging Face names, an adapter merged; tied
+        weights once.
 
         Collective. Every rank takes part, only rank 0 gets the tensors (the others get {});
         they may share memory with the parameters.
         """
+        state = self.trained_state()
+        return self.adapter.merged(state) if self.adapter and state else state
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """What there is to know of the model beside the folder it was loaded from, as engines get
+        it: the adapter (weights/adapter.py) if there is one, or else `full_state`. Collective."""
+        parameters = self.model.named_parameters()
+        if self.adapter is not None:
+            state = self._whole({name: p for name, p in parameters if p.requires_grad})
+            return self.adapter.version(state) if state else {}
         saved = self.model.state_dict().keys()
-        parts: Mapping[str, Tensor] = {
-            **dict(self.model.named_parameters()),
-            **{name: buffer for name, buffer in self.model.named_buffers() if name in saved},
-        }
+        buffers = {name: b for name, b in self.model.named_buffers() if name in saved}
+        return self._whole({**dict(parameters), **buffers})
+
+    def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for name, part in parts.items():
             whole = part.detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,11 +12,20 @@ from agentgym_rl.algo.packing import PackedRows
 
 from .packed import PackedModel
 from .tokens import MicroBatch, ShardTokens
+from .world import World
+
+
+class Looked(Protocol):
+    """A model that one only looks at."""
+
+    world: World
+
+    def idle(self) -> Tensor: ...
 
 
 @torch.no_grad()
 def frozen_pass(
-    model: PackedModel, say: Callable[[PackedRows], Tensor], tokens: ShardTokens, *, budget: int
+    model: Looked, say: Callable[[PackedRows], Tensor], tokens: ShardTokens, *, budget: int
 ) -> Tensor:
     """[N] what `say`, a method of `model`, says of every trained token; collective."""
     batches = tokens.micro_batches(range(len(tokens.rows)), budget)

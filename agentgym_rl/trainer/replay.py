@@ -43,4 +43,4 @@ def replay_batches(
             load_checkpoint(checkpoint, stepper.policy, stepper.optimizer, critic=stepper.critic)
         for shard in shards:
             metrics = stepper.train(shard, Phases())
-            yield Replayed(shard.step, metrics, fingerprint(stepper.policy.full_state()))
+            yield Replayed(shard.step, metrics, fingerprint(stepper.policy.trained_state()))

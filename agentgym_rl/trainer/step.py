@@ -22,6 +22,7 @@ from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 from .critic import Critic, Judged
+from .lora import PolicyBase
 from .objective import Objective, make_objective
 from .optim import clip_gradients, learning_rate, set_learning_rate
 from .passes import accumulate, frozen_pass
@@ -47,7 +48,7 @@ class Stepper:
         trainer: TrainerConfig,
         num_steps: int,
         seed: int,
-        reference: Policy | None = None,
+        reference: Policy | PolicyBase | None = None,
         critic: Critic | None = None,
     ):
         """`reference` is the frozen model that `algo.kl` stays close to, `critic` the baseline
@@ -167,7 +168,7 @@ class Stepper:
         tally.mean("policy/kl_reference", float(estimates.sum()), len(estimates))
         return reference
 
-    def _frozen_logprobs(self, policy: Policy, tokens: ShardTokens) -> Tensor:
+    def _frozen_logprobs(self, policy: Policy | PolicyBase, tokens: ShardTokens) -> Tensor:
         """[N] log-probs of every trained token under what `policy` is now; collective."""
         budget = self._trainer.max_tokens_per_microbatch
         return frozen_pass(policy, policy.logprobs, tokens, budget=budget)

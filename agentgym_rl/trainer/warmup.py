@@ -57,7 +57,12 @@ def warm_up(
         timeout_s=config.trainer.batch_timeout_s,
     ) as world:
         policy = Policy.load(
-            model_dir, world, compute_dtype=config.own_engine.dtype, trainer=config.trainer
+            model_dir,
+            world,
+            compute_dtype=config.own_engine.dtype,
+            trainer=config.trainer,
+            lora=config.lora,
+            seed=config.seed,
         )
         for told in learn(policy, read_rows(rows), config):
             if world.rank == 0:

@@ -16,12 +16,14 @@ from trainer_samples import make_items, make_shards
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
+    LoraConfig,
     TrainerConfig,
     load_config,
     preset_names,
 )
 from agentgym_rl.trainer.checkpoint import save_checkpoint
 from agentgym_rl.trainer.critic import Critic
+from agentgym_rl.trainer.lora import PolicyBase
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
@@ -57,13 +59,16 @@ def make_stepper(
     *,
     trainer: TrainerConfig = TRAINER,
     bfloat16: bool = False,
+    lora: LoraConfig | None = None,
 ) -> Stepper:
     how: dict[str, Any] = {"master_dtype": torch.float64, "trainer": trainer}
     if bfloat16:
         how |= {"master_dtype": torch.float32, "compute_dtype": "bfloat16"}
-    policy = Policy.load(model_dir, world, **how)
+    policy = Policy.load(model_dir, world, lora=lora, **how)
     reference = critic = None
-    if algo.kl.coef:
+    if algo.kl.coef and lora is not None:
+        reference = PolicyBase(policy)
+    elif algo.kl.coef:
         reference = Policy.load(model_dir, world, frozen=True, **how)
     if algo.baseline == "critic":
         critic = Critic.load(model_dir, world, algo=algo, num_steps=NUM_STEPS + 1, **how)
@@ -106,6 +111,14 @@ def train_critic(
     return [train(stepper, step) for step in range(2)]
 
 
+def train_lora(model_dir: Path, world: World) -> tuple[list[dict[str, float]], Stepper]:
+    """Two steps of an adapter that stays close to its base."""
+    kl = {"algo.kl.coef": 0.1, "algo.kl.reference": "initial", "algo.kl.placement": "reward"}
+    algo = ALGO.model_copy(update={"kl": load_config(None, kl).algo.kl})
+    stepper = make_stepper(model_dir, world, algo, lora=LoraConfig(rank=4, alpha=8))
+    return [train(stepper, step) for step in range(2)], stepper
+
+
 def main(model_dir: Path, out: Path, rank: int) -> None:
     torch.set_num_threads(1)
     with join_world(rank=rank, size=2, rendezvous=f"file://{out}/meet", timeout_s=60) as world:
@@ -126,8 +139,20 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
         options = {name: train_critic(model_dir, world, its) for name, its in OPTIONS.items()}
         options["bfloat16"] = train_critic(model_dir, world, {}, bfloat16=True)
         (out / f"options-{rank}.json").write_text(json.dumps(options))
+        metrics, stepper = train_lora(model_dir, world)
+        (out / f"lora-{rank}.json").write_text(json.dumps(metrics))
+        adapter = stepper.policy.trained_state()
+        save_checkpoint(
+            out / "lora",
+            stepper.policy,
+            stepper.optimizer,
+            step=2,
+            config_hash="h",
+            keep=1,
+        )
         if rank == 0:
             torch.save(state, out / "state.pt")
+            torch.save(adapter, out / "adapter.pt")
         assert bool(state) == (rank == 0)
 
 

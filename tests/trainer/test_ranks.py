@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_child import NUM_STEPS, OPTIONS, make_stepper, train, train_critic, train_preset
+from rank_child import (
+    NUM_STEPS,
+    OPTIONS,
+    make_stepper,
+    train,
+    train_critic,
+    train_lora,
+    train_preset,
+)
 
 from agentgym_rl.config import preset_names
 from agentgym_rl.errors import TrainerError
@@ -92,6 +100,21 @@ def test_one_rank_resumes_what_two_saved(tiny_model, two_ranks, world):
     saved = torch.load(two_ranks / "state.pt")
     assert all(torch.equal(t, saved[n]) for n, t in resumed.policy.full_state().items())
     assert train(resumed, NUM_STEPS) == pytest.approx(train(straight, NUM_STEPS), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_two_ranks_with_an_adapter_equal_one(tiny_model, two_ranks, world):
+    expected, stepper = train_lora(tiny_model, world)
+    for rank in (0, 1):
+        found = json.loads((two_ranks / f"lora-{rank}.json").read_text())
+        for mine, theirs in zip(expected, found, strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-6, abs=1e-9)
+    adapter = torch.load(two_ranks / "adapter.pt")
+    for name, tensor in stepper.policy.trained_state().items():
+        torch.testing.assert_close(adapter[name], tensor, rtol=0, atol=1e-7)
+    _, resumed = train_lora(tiny_model, world)
+    load_checkpoint(two_ranks / "lora" / "step-2", resumed.policy, resumed.optimizer)
+    assert all(torch.equal(t, adapter[n]) for n, t in resumed.policy.trained_state().items())
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engines import wire
+from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
 from .admission import Admission, Refused
@@ -234,10 +235,10 @@ class EmbeddedEngine:
         log.info("serving policy version %s", weight_version)
 
     def _read(self, path: Path) -> Swap:
-        decoder = self.model.decoder
-        tensors = self.model.layout.check(
-            read_version(path), device=decoder.device, source=str(path)
-        )
+        decoder, tensors = self.model.decoder, read_version(path)
+        if is_adapter(tensors):
+            tensors = merged(tensors, self.model_dir)
+        tensors = self.model.layout.check(tensors, device=decoder.device, source=str(path))
         return decoder.stage(tensors)
 
     async def _between_steps(self, action: Callable[[], T]) -> T:

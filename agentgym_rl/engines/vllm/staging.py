@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.adapter import weight_files
 
 State = Literal["idle", "staging", "ready", "failed"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -109,7 +109,7 @@ def read_shapes(model_dir: Path) -> Shapes | None:
     try:
         return {
             name: tuple(file.get_slice(name).get_shape())
-            for path in _weight_files(model_dir)
+            for path in weight_files(model_dir)
             for file in [safe_open(path, framework="pt")]
             for name in file.keys()  # noqa: SIM118 - not a mapping
         } or None
@@ -117,12 +117,3 @@ def read_shapes(model_dir: Path) -> Shapes | None:
         raise WeightsError(
             f"cannot read the parameter shapes of {model_dir}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _weight_files(model_dir: Path) -> list[Path]:
-    index = model_dir / "model.safetensors.index.json"
-    if index.is_file():
-        names = json.loads(index.read_text())["weight_map"].values()
-        return [model_dir / name for name in sorted(set(names))]
-    single = model_dir / "model.safetensors"
-    return [single] if single.is_file() else []

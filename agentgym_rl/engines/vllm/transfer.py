@@ -32,6 +32,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import read_version
 
@@ -112,6 +113,8 @@ class StagedTransfer(WeightTransferEngine[Any, Any]):
     def receive_weights(self, update_info: Any) -> None:
         def load() -> dict[str, Tensor]:
             tensors = self.load(update_info)
+            if is_adapter(tensors):
+                tensors = merged(tensors, Path(self.model_config.model))
             if self._is_tied():  # some models' files hold the tied head a second time
                 tensors.pop(_TIED_HEAD, None)
             return tensors

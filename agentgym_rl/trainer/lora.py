@@ -1,0 +1,146 @@
+"""LoRA through peft: an adapter on the linear layers of a model, whose own weights are frozen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.config import LoraConfig
+from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.weights import adapter as version
+from agentgym_rl.weights.adapter import base_checksum, merged, read_base
+
+if TYPE_CHECKING:
+    from .policy import Policy
+
+_NAME = "default"
+"""peft's own for the only adapter."""
+
+
+class Adapter:
+    """The adapter of a model; made by `Adapter.on`, before the model is sharded."""
+
+    def __init__(self, layers: Mapping[str, Any], settings: Any, model_dir: Path):
+        self._layers = dict(layers)
+        self.settings = settings
+        """peft's, for its `adapter_config.json`."""
+        self._model_dir = model_dir
+        self.base = base_checksum(model_dir)
+
+    @classmethod
+    def on(cls, model: Any, config: LoraConfig, *, model_dir: Path, seed: int) -> Adapter:
+        """Freeze `model`, loaded from `model_dir`, and add an adapter to it that changes nothing
+        yet; the same on every rank, by `seed`.
+
+        Raises:
+            ConfigError: peft is not installed.
+            TrainerError: these layers cannot be adapted, or nobody could merge them later.
+        """
+        try:
+            from peft import LoraConfig as Settings  # a second, for who wants no adapter
+            from peft import inject_adapter_in_model
+            from peft.tuners.lora import LoraLayer
+        except ImportError as error:
+            raise ConfigError(
+                f"lora.rank {config.rank} needs peft ({error}): pip install 'agentgym-rl[lora]'"
+            ) from error
+        targets = config.target_modules
+        settings: Any = Settings(
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=str(model_dir),
+            r=config.rank,
+            lora_alpha=config.alpha,  # type: ignore[arg-type] - divided by, as any number
+            use_rslora=config.use_rslora,
+            target_modules=targets if isinstance(targets, str) else list(targets),
+            exclude_modules=list(config.exclude_modules) or None,
+        )
+        names = {name for name, _ in model.named_parameters()}
+        try:
+            with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about layers that are refused below
+                torch.manual_seed(seed)
+                inject_adapter_in_model(settings, model)
+            files = read_base(model_dir).keys()
+        except (ValueError, WeightsError) as error:
+            raise TrainerError(f"lora: {error}") from error
+        layers = {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+        _check_layers(layers, model)
+        if lacking := sorted(names - files):
+            raise TrainerError(
+                f"lora: {type(model).__name__} has {lacking[0]}, and no file of {model_dir} has a "
+                "tensor of that name: engines could not merge an adapter; use lora.rank 0"
+            )
+        return cls(layers, settings, model_dir)
+
+    def version(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The adapter as engines get it; `parameters` of the model, unsharded."""
+
+        def pair(name: str) -> tuple[Tensor, Tensor]:
+            a, b = (parameters[f"{name}.lora_{kind}.{_NAME}.weight"] for kind in "AB")
+            return a, b
+
+        scaling = next(iter(self._layers.values())).scaling[_NAME]
+        pairs = {name: pair(name) for name in self._layers}
+        return version.named(pairs, scaling=scaling, base=self.base)
+
+    def merged(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All weights of the model with the adapter `state`, a `version`, in them; float32 or
+        better."""
+        return {
+            name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+            for name, tensor in merged(state, self._model_dir).items()
+        }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The model computes as its base meanwhile."""
+        # Disabled by peft's own word, parameters would no longer require gradients, behind FSDP's
+        # back; a product that counts 0 leaves every bit as it was.
+        for layer in self._layers.values():
+            layer.set_scale(_NAME, 0.0)
+        try:
+            yield
+        finally:
+            for layer in self._layers.values():
+                layer.set_scale(_NAME, 1.0)
+
+
+class PolicyBase:
+    """What a policy was before its adapter: a reference model that takes no memory."""
+
+    def __init__(self, policy: Policy):
+        assert policy.adapter is not None
+        self._policy, self._adapter = policy, policy.adapter
+        self.world = policy.world
+        self.vocab_size = policy.vocab_size
+
+    def logprobs(self, packed: PackedRows) -> Tensor:
+        """See `Policy.logprobs`."""
+        with self._adapter.off():
+            return self._policy.logprobs(packed)
+
+    def idle(self) -> Tensor:
+        """See `PackedModel.idle`."""
+        return self._policy.idle()
+
+
+def _check_layers(layers: Mapping[str, Any], model: Any) -> None:
+    """Raises TrainerError where `weights.adapter.merged` would not be what the layer computes."""
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    for name, layer in layers.items():
+        base = layer.get_base_layer()
+        if type(base) is not nn.Linear or layer in ends:
+            kind = (
+                "an embedding or the output layer" if layer in ends else f"a {type(base).__name__}"
+            )
+            raise TrainerError(
+                f"lora.target_modules: {name} is {kind}; supported are linear layers of the "
+                "model's blocks"
+            )

@@ -1,0 +1,127 @@
+"""A policy version that is a LoRA adapter, and the weights it makes of its base.
+
+It has peft's names and two numbers more: what the product of each pair counts, and a checksum of
+the base it was trained on. Only torch and safetensors are imported here, so that engines can.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from agentgym_rl.errors import WeightsError
+
+from .checksum import checksum
+
+SCALING = "lora_scaling"
+"""float64 [], alpha / rank."""
+BASE = "lora_base"
+"""int64 [], `base_checksum` of the base."""
+PREFIX = "base_model.model."
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def is_adapter(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a version is an adapter, rather than a model's weights."""
+    return SCALING in tensors
+
+
+def named(
+    pairs: Mapping[str, tuple[Tensor, Tensor]], *, scaling: float, base: int
+) -> dict[str, Tensor]:
+    """An adapter of matrices A [rank, in] and B [out, rank] by name of layer."""
+    tensors = {
+        SCALING: torch.tensor(scaling, dtype=torch.float64),
+        BASE: torch.tensor(base, dtype=torch.int64),
+    }
+    for layer, (a, b) in pairs.items():
+        tensors |= {f"{PREFIX}{layer}{_A}": a, f"{PREFIX}{layer}{_B}": b}
+    return tensors
+
+
+def peft_tensors(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What peft has in a file of this adapter."""
+    return {name: tensor for name, tensor in adapter.items() if name not in (SCALING, BASE)}
+
+
+def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
+    """All weights of the model in `model_dir` with `adapter` in them, under its files' names.
+
+    Changed ones, W + scaling · B A, are in float32 or better and in memory of their own; the
+    others are as in the files, and may share memory with them.
+
+    Raises:
+        WeightsError: the adapter was trained on another base, or does not fit this one.
+    """
+    base = read_base(model_dir)
+    ours, theirs = base_checksum(model_dir), int(adapter[BASE])
+    if ours != theirs:
+        raise WeightsError(
+            f"the adapter was trained on other weights (crc32 {theirs:08x}) than those in "
+            f"{model_dir} ({ours:08x})"
+        )
+    scaling = float(adapter[SCALING])
+    for name, a in peft_tensors(adapter).items():
+        if not name.endswith(_A):
+            continue
+        layer = name.removesuffix(_A)
+        weight, b = f"{layer.removeprefix(PREFIX)}.weight", adapter.get(layer + _B)
+        old = base.get(weight)
+        if (
+            old is None
+            or b is None
+            or (b.shape[0], a.shape[1], b.shape[1])
+            != (
+                *old.shape,
+                a.shape[0],
+            )
+        ):
+            raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
+        dtype = torch.promote_types(torch.promote_types(a.dtype, old.dtype), torch.float32)
+        a, b, old = (tensor.to(dtype) for tensor in (a, b, old))
+        base[weight] = torch.addmm(old, b, a, alpha=scaling)
+    return base
+
+
+def read_base(model_dir: Path) -> dict[str, Tensor]:
+    """The tensors of a model folder's safetensors files, mapped into memory.
+
+    Raises:
+        WeightsError: there are none, or they cannot be read.
+    """
+    tensors: dict[str, Tensor] = {}
+    try:
+        for path in weight_files(model_dir):
+            with safe_open(path, framework="pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        raise WeightsError(f"cannot read the weights in {model_dir}: {error}") from error
+    if not tensors:
+        raise WeightsError(f"{model_dir} has no safetensors files, which an adapter is merged into")
+    return tensors
+
+
+@cache
+def base_checksum(model_dir: Path) -> int:
+    """CRC-32 of what `read_base` reads, however it is split into files; read once a process.
+
+    Raises:
+        WeightsError: see `read_base`.
+    """
+    return int(checksum(read_base(model_dir)), 16)
+
+
+def weight_files(model_dir: Path) -> list[Path]:
+    """The safetensors files of a model folder."""
+    index = model_dir / "model.safetensors.index.json"
+    if index.is_file():
+        names = json.loads(index.read_text())["weight_map"].values()
+        return [model_dir / name for name in sorted(set(names))]
+    single = model_dir / "model.safetensors"
+    return [single] if single.is_file() else []
