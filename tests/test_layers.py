@@ -59,8 +59,8 @@ PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandbox
 ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* "
-        "weights.adapter weights.broadcast weights.checksum weights.files weights.gloo weights.publication "
-        "weights.publish weights.shm weights.vllm_native "
+        "weights.adapter weights.broadcast weights.checksum weights.files weights.gloo "
+        "weights.publication weights.publish weights.shm weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",

@@ -49,9 +49,9 @@ __all__ = [
     "AgentConfig", "AlgoConfig", "ClampCorrection", "ClusterConfig", "Config", "Correction",
     "CriticConfig", "EmbeddedEngineConfig", "EndpointConfig", "EngineConfig", "EnvConfig",
     "EvalConfig", "GatewayConfig", "InitConfig", "KlConfig", "LiteLLMEngineConfig", "LoggingConfig",
-    "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig", "RewardConfig",
-    "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection", "ServeConfig",
-    "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
+    "LoraConfig", "MaskCorrection", "ModelConfig", "OpenAIEngineConfig", "OwnEngineConfig",
+    "RewardConfig", "RolloutConfig", "SandboxConfig", "Section", "SequenceMaskCorrection",
+    "ServeConfig", "TrainerConfig", "VerifierConfig", "VllmEngineConfig", "WeightsConfig",
     "dump_toml", "load_config", "preset_names", "section_types",
 ]  # fmt: skip
 

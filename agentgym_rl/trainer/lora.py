@@ -6,19 +6,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import LoraConfig
 from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.weights import adapter as version
 from agentgym_rl.weights.adapter import base_checksum, merged, read_base
-
-if TYPE_CHECKING:
-    from .policy import Policy
 
 _NAME = "default"
 """peft's own for the only adapter."""
@@ -110,25 +106,6 @@ class Adapter:
         finally:
             for layer in self._layers.values():
                 layer.set_scale(_NAME, 1.0)
-
-
-class PolicyBase:
-    """What a policy was before its adapter: a reference model that takes no memory."""
-
-    def __init__(self, policy: Policy):
-        assert policy.adapter is not None
-        self._policy, self._adapter = policy, policy.adapter
-        self.world = policy.world
-        self.vocab_size = policy.vocab_size
-
-    def logprobs(self, packed: PackedRows) -> Tensor:
-        """See `Policy.logprobs`."""
-        with self._adapter.off():
-            return self._policy.logprobs(packed)
-
-    def idle(self) -> Tensor:
-        """See `PackedModel.idle`."""
-        return self._policy.idle()
 
 
 def _check_layers(layers: Mapping[str, Any], model: Any) -> None:

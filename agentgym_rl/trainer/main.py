@@ -22,10 +22,9 @@ from .client import BatchTimeout, ControllerClient, RunEnding
 from .critic import Critic
 from .export import adapter_files, export_model
 from .fingerprint import fingerprint
-from .lora import PolicyBase
 from .optim import make_optimizer
 from .phases import Phases
-from .policy import Policy
+from .policy import Policy, PolicyBase
 from .step import Stepper
 from .versions import VersionsOut
 from .world import World, join_world

@@ -75,3 +75,22 @@ class Policy(PackedModel):
         if logits.dtype != torch.float64:
             logits = logits.float()
         return logits / packed.temperatures.to(logits.dtype)[:, None]
+
+
+class PolicyBase:
+    """What a policy was before its adapter: a reference model that takes no memory."""
+
+    def __init__(self, policy: Policy):
+        assert policy.adapter is not None
+        self._policy, self._adapter = policy, policy.adapter
+        self.world = policy.world
+        self.vocab_size = policy.vocab_size
+
+    def logprobs(self, packed: PackedRows) -> Tensor:
+        """See `Policy.logprobs`."""
+        with self._adapter.off():
+            return self._policy.logprobs(packed)
+
+    def idle(self) -> Tensor:
+        """See `PackedModel.idle`."""
+        return self._policy.idle()

@@ -22,12 +22,11 @@ from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 from .critic import Critic, Judged
-from .lora import PolicyBase
 from .objective import Objective, make_objective
 from .optim import clip_gradients, learning_rate, set_learning_rate
 from .passes import accumulate, frozen_pass
 from .phases import Phases
-from .policy import Policy
+from .policy import Policy, PolicyBase
 from .tokens import MicroBatch, ShardTokens
 
 _WITHOUT_A_LOSS = dict.fromkeys(

@@ -9,6 +9,8 @@ import torch
 
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.embedded.journal import read_journal
+from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.adapter import base_checksum, merged, named, read_base
 from agentgym_rl.weights.files import write_version
 
 TOLERANCE = 1e-4
@@ -215,3 +217,55 @@ def test_float32_weights_into_a_bfloat16_engine(model_dir, served, perturbed, tm
             return (await client.info()).version
 
     assert asyncio.run(scenario()) == 1
+
+
+def adapter_of(folder, seed, *, base=None):
+    """A LoRA adapter of rank 4 on every linear layer of the folder's blocks."""
+    torch.manual_seed(seed)
+    weights = {name: t for name, t in read_base(folder).items() if "_proj" in name}
+    pairs = {
+        name.removesuffix(".weight"): (torch.randn(4, t.shape[1]), 0.1 * torch.randn(len(t), 4))
+        for name, t in weights.items()
+    }
+    return named(pairs, scaling=0.5, base=base_checksum(folder) if base is None else base)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mistral"])
+def test_adapters_are_merged_into_the_base_whatever_was_served(
+    model_dir, served, plain_logprobs, load_plain, tmp_path, kind
+):
+    folder = model_dir(kind)
+    first, second = (adapter_of(folder, seed) for seed in (1, 2))
+    path = write_version(tmp_path, 1, first)
+
+    async def play():
+        async with _updated_midway(served, folder, path, interrupt="recompute") as (
+            client,
+            outputs,
+        ):
+            await client.update_weights(str(write_version(tmp_path, 2, second)), version=2)
+            return outputs, await _all(client, started=asyncio.Event())
+
+    outputs, after = asyncio.run(play())
+    old, new = load_plain(folder), _changed(load_plain(folder), merged(first, folder))
+    for asked, (ids, logprobs, versions) in zip(PROMPTS, outputs, strict=True):
+        worst = _recompute_audit(plain_logprobs, old, new, asked, ids, logprobs, versions.index(1))
+        assert worst < TOLERANCE
+    newest = _changed(load_plain(folder), merged(second, folder))
+    for asked, parts in zip(PROMPTS, after, strict=True):
+        ids, logprobs, versions = _whole(parts)
+        assert set(versions) == {2}
+        assert _recompute_audit(plain_logprobs, new, newest, asked, ids, logprobs, 0) < TOLERANCE
+
+
+def test_an_adapter_of_other_weights_is_refused(model_dir, served, tmp_path):
+    folder = model_dir("qwen3")
+    path = write_version(tmp_path, 1, adapter_of(folder, 1, base=7))
+
+    async def play():
+        async with served(folder) as (_, engine):
+            engine.start_update()
+            with pytest.raises(WeightsError, match=r"trained on other weights \(crc32 00000007\)"):
+                await engine.stage(path)
+
+    asyncio.run(play())

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 import torch
 from rank_child import ALGO, TRAINER, make_stepper, train
-from safetensors.torch import load_file
 from trainer_samples import make_row, plain_logprobs, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import LoraConfig, TrainerConfig, load_config
+from agentgym_rl.config import LoraConfig, load_config
 from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.fingerprint import fingerprint
-from agentgym_rl.trainer.lora import PolicyBase
-from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.policy import Policy, PolicyBase
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import read_version, write_version
 
@@ -150,13 +148,21 @@ def test_another_base_is_refused(trained, other_model):
         merged(trained[0].policy.trained_state(), other_model)
 
 
-def test_in_bfloat16_the_adapter_is_kept_in_float32(tiny_model, world):
-    policy = Policy.load(tiny_model, world, compute_dtype="bfloat16", lora=LORA)
-    policy.logprobs(pack_rows([ROW])).sum().backward()
-    grads = [p.grad for p in policy.model.parameters() if p.requires_grad]
+def test_in_bfloat16_the_adapter_is_kept_in_float32_and_the_blocks_are_not(tiny_model, world):
+    plain, adapted, reference = (
+        Policy.load(tiny_model, world, compute_dtype="bfloat16", lora=lora, frozen=frozen)
+        for lora, frozen in ((None, False), (LORA, False), (None, True))
+    )
+    packed = pack_rows([ROW])
+    for policy in (adapted, reference):
+        assert torch.equal(policy.logprobs(packed), plain.logprobs(packed))
+        kept = policy.model.model.layers[0].state_dict()
+        assert {t.dtype for name, t in kept.items() if ".lora_" not in name} == {torch.bfloat16}
+    adapted.logprobs(packed).sum().backward()
+    grads = [p.grad for p in adapted.model.parameters() if p.requires_grad]
     assert {grad.dtype for grad in grads} == {torch.float32}
-    kept = peft_tensors(policy.trained_state()).values()
-    assert {tensor.dtype for tensor in kept} == {torch.float32}
+    tensors = peft_tensors(adapted.trained_state()).values()
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
 
 
 def test_layers_are_chosen_by_name(tiny_model, world):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from trainer_samples import make_items, make_shards
 from trainer_servers import TOKEN, FakeController, controller
 from transformers import AutoModelForCausalLM
@@ -17,7 +19,9 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import read_manifest
+from agentgym_rl.trainer.fingerprint import fingerprint
 from agentgym_rl.trainer.main import run
+from agentgym_rl.weights.adapter import base_checksum, is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
 BASE = {
@@ -74,6 +78,26 @@ def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
     final = read_version(tmp_path / "weights" / "v-3.safetensors")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export").state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in final.items())
+
+
+def test_a_run_of_an_adapter_publishes_it_alone(tiny_model, tmp_path):
+    config = load_config(overrides={**BASE, "lora.rank": 4})
+    with controller(shards(3)) as server:
+        start(server, tiny_model, tmp_path, config)
+    versions = [read_version(tmp_path / "weights" / f"v-{n}.safetensors") for n in range(4)]
+    assert all(is_adapter(version) for version in versions)
+    published = [(tmp_path / "shm" / f"v{n}.safetensors").read_bytes() for n in (2, 3)]
+    assert published[0] != published[1]
+    assert server.reports[2].parameters == fingerprint(versions[3])
+    manifest = read_manifest(Path(server.checkpoints[1]["folder"]))
+    assert manifest.base == f"{base_checksum(tiny_model):08x}"
+    whole = merged(versions[3], tiny_model)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "export").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
+    adapter = load_file(tmp_path / "export" / "adapter" / "adapter_model.safetensors")
+    assert all(torch.equal(versions[3][name], tensor) for name, tensor in adapter.items())
+    config_file = tmp_path / "export" / "adapter" / "adapter_config.json"
+    assert json.loads(config_file.read_text())["base_model_name_or_path"] == str(tiny_model)
 
 
 def test_a_report_has_metrics_and_intervals(tiny_model, tmp_path):

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentgym_rl.model import BUNDLED
 from agentgym_rl.process import free_port
+from agentgym_rl.weights.adapter import base_checksum, merged, named
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.checksum import checksum
 from agentgym_rl.weights.files import write_version
@@ -261,3 +263,42 @@ def test_a_trainer_that_dies_before_it_sends_fails_the_staging(trainer):
     following.group.send(weights_of(6))
     assert worst_gap(server, weights_of(6), finish(server)) < 1e-4
     following.group.close()
+
+
+# ------------------------------------------------------------------ adapters
+
+
+def adapter_of(seed: int, *, base: int | None = None) -> dict[str, Tensor]:
+    """A LoRA adapter of rank 4 on some layers of the bundled model, large enough to matter."""
+    draw = torch.Generator().manual_seed(seed)
+    layers = {n.removesuffix(".weight"): t for n, t in weights_of(0).items() if "proj" in n}
+    pairs = {
+        name: (
+            torch.randn(4, weight.shape[1], generator=draw),
+            0.02 * torch.randn(weight.shape[0], 4, generator=draw),
+        )
+        for name, weight in layers.items()
+    }
+    return named(pairs, scaling=0.5, base=base_checksum(BUNDLED) if base is None else base)
+
+
+def test_an_adapter_serves_exactly_as_its_merged_weights(server, tmp_path):
+    for seed in (1, 2):  # the second is merged into the base, not into the first
+        path = begin(server, adapter_of(seed), tmp_path)
+        label = finish(server)
+        weights = merged(adapter_of(seed), BUNDLED)
+        assert worst_gap(server, weights, label) < 1e-4
+        assert path.stat().st_size * 10 < (BUNDLED / "model.safetensors").stat().st_size
+    assert worst_gap(server, weights_of(0), label) > 0.1
+
+
+def test_an_adapter_of_other_weights_leaves_the_old_ones(server, good, tmp_path):
+    begin(server, adapter_of(3, base=7), tmp_path)
+    check_refused(server, good, "trained on other weights (crc32 00000007)", tmp_path)
+
+
+def test_a_broadcast_adapter_serves_exactly(trainer):
+    trainer.begin(adapter_of(4))
+    trainer.group.send(adapter_of(4))
+    label = finish(trainer.server)
+    assert worst_gap(trainer.server, merged(adapter_of(4), BUNDLED), label) < 1e-4
