@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.errors import ConfigError
 
-from .section import SECRET
+from .section import SECRET, Section
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -121,7 +121,8 @@ def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: s
     for key, value in values.items():
         field = model.model_fields.get(key)
         if field is None:
-            hint = _hint(key, model.model_fields, prefix)
+            absent = model.absent if issubclass(model, Section) else {}
+            hint = absent.get(key) or _hint(key, model.model_fields, prefix)
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:

@@ -11,8 +11,11 @@ from .section import Section
 
 
 class LoraConfig(Section):
-    """Hu et al. 2021 (https://arxiv.org/abs/2106.09685), through peft, by peft's names. There is no
-    dropout: it would give a token two log-probs."""
+    """Hu et al. 2021 (https://arxiv.org/abs/2106.09685), through peft, by peft's names."""
+
+    absent = {
+        "dropout": "it would give a token another log-prob each time, and ratios compare them",
+    }
 
     rank: int = Field(default=0, ge=0)
     """Of the matrices added to each linear layer (peft's `r`); 0: none, all weights train."""

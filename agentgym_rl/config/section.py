@@ -1,5 +1,8 @@
 """What every section of the configuration is."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 SECRET = "secret"
@@ -8,3 +11,6 @@ SECRET = "secret"
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    absent: ClassVar[Mapping[str, str]] = {}
+    """Why there is no key of a name that one may look for."""

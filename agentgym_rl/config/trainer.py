@@ -12,6 +12,13 @@ from .section import Section
 class TrainerConfig(Section):
     """The FSDP2 trainer."""
 
+    absent = {
+        "tensor_parallel": "a rank computes whole matrices, which num_ranks shards in memory alone "
+        "(docs/trainer.md#not-supported)",
+        "context_parallel": "a rank computes whole rows; activation_checkpointing and "
+        "head_chunk_tokens make room for long ones (docs/trainer.md#not-supported)",
+    }
+
     num_ranks: int = Field(default=1, ge=1)
     """Trainer processes; the model is sharded over them."""
     num_replicas: int = Field(default=1, ge=1)

@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from agentgym_rl.weights.adapter import is_adapter
+from agentgym_rl.weights.files import read_version
+
 RUN_TIMEOUT_S = 900
 
 
@@ -69,6 +72,18 @@ SMALL = (
     # Blocks of 32 tokens: the short prompts of this job then share some.
     '--engine.flags=["--block-size", "32"]',
 )
+
+
+@pytest.mark.timeout(RUN_TIMEOUT_S)
+def test_every_token_of_a_run_of_an_adapter_is_exact(vllm_python, tmp_path):
+    flags = ("--lora.rank=8", "--rollout.interrupt=recompute")
+    result = train(vllm_python, tmp_path / "run", *SMALL, *flags)
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    code, report = audit(tmp_path / "run")
+    assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
+    assert report["max"] <= 1e-3
+    versions = (tmp_path / "run" / "weights").iterdir()
+    assert {is_adapter(read_version(path)) for path in versions} == {True}
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)
