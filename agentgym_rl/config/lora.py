@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,7 +14,7 @@ from .section import Section
 class LoraConfig(Section):
     """Hu et al. 2021 (https://arxiv.org/abs/2106.09685), through peft, by peft's names."""
 
-    absent = {
+    absent: ClassVar[Mapping[str, str]] = {
         "dropout": "it would give a token another log-prob each time, and ratios compare them",
     }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +13,7 @@ from .section import Section
 class TrainerConfig(Section):
     """The FSDP2 trainer."""
 
-    absent = {
+    absent: ClassVar[Mapping[str, str]] = {
         "tensor_parallel": "a rank computes whole matrices, which num_ranks shards in memory alone "
         "(docs/trainer.md#not-supported)",
         "context_parallel": "a rank computes whole rows; activation_checkpointing and "

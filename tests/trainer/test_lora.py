@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from rank_child import ALGO, TRAINER, make_stepper, train
-from trainer_samples import make_row, plain_logprobs, save_tiny_model
+from trainer_samples import make_row, plain_logprobs, replaced, save_tiny_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo.packing import pack_rows
@@ -18,6 +20,8 @@ from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.fingerprint import fingerprint
 from agentgym_rl.trainer.policy import Policy, PolicyBase
+from agentgym_rl.trainer.warmup import warm_up
+from agentgym_rl.trajectory import pack_row
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import read_version, write_version
 
@@ -137,6 +141,21 @@ def test_a_checkpoint_has_the_adapter_alone(trained, tiny_model, other_model, wo
             load_checkpoint(path, foreign.policy, foreign.optimizer)
 
 
+def test_a_warm_up_leaves_a_merged_model(tiny_model, tmp_path):
+    packed = [pack_row(replaced(ROW, temperatures=ROW.loss_mask.astype(np.float32)))]
+    (tmp_path / "rows").write_bytes(msgspec.msgpack.encode(packed))
+    init = {"init.method": "sft", "init.data": "d", "init.epochs": 4, "init.learning_rate": 0.05}
+    config = load_config(None, {**init, "lora.rank": 4, "trainer.schedule": "constant"})
+    out, steps = tmp_path / "out", tmp_path / "steps"
+    warm_up(config, model_dir=tiny_model, rows=tmp_path / "rows", out=out, steps=steps)
+    losses = [json.loads(line)["loss"] for line in steps.read_text().splitlines()]
+    assert losses[-1] < losses[0] / 2
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float64)
+    plain = dict(AutoModelForCausalLM.from_pretrained(tiny_model).named_parameters())
+    changed = {n for n, p in model.named_parameters() if not torch.equal(p.float(), plain[n])}
+    assert {name for name in plain if "_proj" in name} == changed
+
+
 def save(folder, stepper):
     return save_checkpoint(
         folder, stepper.policy, stepper.optimizer, step=2, config_hash="h", keep=1
@@ -205,9 +224,11 @@ def test_wrong_settings_are_refused():
     for key, why in {
         "lora.alpha": "alpha without a rank",
         "lora.target_modules": "target_modules without a rank",
-        "lora.dropout": r"unknown key lora\.dropout",
+        "lora.dropout": r"unknown key lora\.dropout; it would give a token another log-prob",
+        "trainer.tensor_parallel": r"unknown key trainer\.tensor_parallel; a rank computes whole",
+        "trainer.context_parallel": r"unknown key trainer\.context_parallel; a rank computes whole",
     }.items():
         with pytest.raises(ConfigError, match=why):
-            load_config(None, {key: 1 if key != "lora.target_modules" else "q_proj"})
+            load_config(None, {key: 2 if key != "lora.target_modules" else "q_proj"})
     with pytest.raises(ConfigError, match="'nccl', vLLM's own, has no way to merge"):
         load_config(None, {"lora.rank": 8, "weights.transport": "nccl", "engine.type": "vllm"})
