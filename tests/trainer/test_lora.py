@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -20,8 +18,7 @@ from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
 from agentgym_rl.trainer.fingerprint import fingerprint
 from agentgym_rl.trainer.policy import Policy, PolicyBase
-from agentgym_rl.trainer.warmup import warm_up
-from agentgym_rl.trajectory import pack_row
+from agentgym_rl.trainer.warmup import learn
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import read_version, write_version
 
@@ -141,19 +138,16 @@ def test_a_checkpoint_has_the_adapter_alone(trained, tiny_model, other_model, wo
             load_checkpoint(path, foreign.policy, foreign.optimizer)
 
 
-def test_a_warm_up_leaves_a_merged_model(tiny_model, tmp_path):
-    packed = [pack_row(replaced(ROW, temperatures=ROW.loss_mask.astype(np.float32)))]
-    (tmp_path / "rows").write_bytes(msgspec.msgpack.encode(packed))
+def test_a_warm_up_trains_it_too(tiny_model, world):
     init = {"init.method": "sft", "init.data": "d", "init.epochs": 4, "init.learning_rate": 0.05}
     config = load_config(None, {**init, "lora.rank": 4, "trainer.schedule": "constant"})
-    out, steps = tmp_path / "out", tmp_path / "steps"
-    warm_up(config, model_dir=tiny_model, rows=tmp_path / "rows", out=out, steps=steps)
-    losses = [json.loads(line)["loss"] for line in steps.read_text().splitlines()]
+    policy = Policy.load(tiny_model, world, lora=config.lora)
+    row = replaced(ROW, temperatures=ROW.loss_mask.astype(np.float32))
+    losses = [told["loss"] for told in learn(policy, [row], config)]
     assert losses[-1] < losses[0] / 2
-    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float64)
     plain = dict(AutoModelForCausalLM.from_pretrained(tiny_model).named_parameters())
-    changed = {n for n, p in model.named_parameters() if not torch.equal(p.float(), plain[n])}
-    assert {name for name in plain if "_proj" in name} == changed
+    changed = {n for n, t in policy.full_state().items() if not torch.equal(t, plain[n])}
+    assert changed == {name for name in plain if "_proj" in name}
 
 
 def save(folder, stepper):
