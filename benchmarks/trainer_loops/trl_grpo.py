@@ -135,7 +135,9 @@ def _reward(prompts: Any, completions: Any, task: Any, **others: Any) -> list[fl
 
 
 async def _rewards(completions: Any, tasks: list[str]) -> list[float]:
-    return [await _paid(messages[-1], text) for messages, text in zip(completions, tasks, strict=True)]
+    return [
+        await _paid(messages[-1], text) for messages, text in zip(completions, tasks, strict=True)
+    ]
 
 
 async def _paid(last: dict[str, Any], task: str) -> float:
