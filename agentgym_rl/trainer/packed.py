@@ -45,10 +45,11 @@ class PackedModel:
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._segmented = _choose_attention(self.model, self._trainer.attention)
-        self._change_head()
-        self._flops = FlopCount.of(self.model)
+        self._flops = FlopCount.of(self.model)  # of what the change of the head computes
         self.flops = 0.0
         """Of all passes so far, on this rank."""
+        self._change_head()
+        self._flops = FlopCount.of(self.model)
         shard(self.model, world, compute_dtype, self._trainer)
 
     @classmethod
