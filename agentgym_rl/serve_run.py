@@ -31,6 +31,11 @@ async def serve(config: Config, progress: Progress, *, resume: Path | None = Non
     """Train on the episodes of other programs, or go on with the run in the folder `resume`;
     returns after `config.steps` batches."""
     config = resolve_paths(config)
+    if config.eval.scheduled:
+        raise ConfigError(
+            "eval.every and eval.every_minutes: `arl serve` plays no episodes, so it evaluates "
+            "none; write checkpoints (trainer.checkpoint_every) and use arl eval --checkpoint"
+        )
     admin_key(config)
     check_policy(config, config.own_engine)
     check_port(config)
@@ -66,6 +71,7 @@ def _is_loopback(host: str) -> bool:
 
 class _ServedRun(TrainingRun):
     folder = "serve"
+    evaluates = False
 
     @property
     def title(self) -> str:
