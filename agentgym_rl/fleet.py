@@ -162,16 +162,18 @@ class Fleet:
         """
         async with self._membership:
             self._weights_file = file
-            if version == self._version:
+            if version == self._version and not self._waiting:
                 return
             self._version = version
-            serving = [server for server in self._servers.values() if server.serves]
+            present = [s for s in self._servers.values() if s.serves or s.name in self._waiting]
             self.router.begin_update(version)
             try:
-                for server in serving:
+                for server in present:
                     await server.engine.update_weights(str(file), version=version)
+                    if not server.serves:
+                        self._serve(server)
             finally:
-                self.router.end_update(version, [server.name for server in serving])
+                self.router.end_update(version, [server.name for server in present])
 
     # ------------------------------------------------------------------ publication
     @property

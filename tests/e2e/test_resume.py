@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 SMALL = (
     "--steps=7",
     "--eval.num_tasks=2",
-    "--eval.every=2",
+    "--eval.every=4",
     "--logging.plot=false",
     "--logging.progress=plain",
     "--rollout.groups_per_batch=2",
@@ -41,7 +41,7 @@ def arl(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def check_evaluations(folder: Path, result: dict) -> None:
     """Each version that was due has one evaluation, and each of its tokens is of that version."""
     ended = {line["version"]: line["status"] for line in result["evaluations"]}
-    assert list(ended) == [0, 2, 4, 6, 7]
+    assert list(ended) == [0, 4, 7]
     lost = {v for v, status in ended.items() if status == "interrupted"}
     assert {v for v, status in ended.items() if status == "done"} == ended.keys() - lost
     assert all(version < result["resumed_from"] for version in lost)

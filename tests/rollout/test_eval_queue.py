@@ -140,27 +140,27 @@ def test_a_killed_run_owes_what_was_not_done(folders):
 
 @pytest.mark.slow
 def test_each_evaluation_is_of_one_version_and_a_failure_ends_none_but_its_own(folders):
-    """Of three versions the second one's weights are damaged."""
+    """Two versions on one engine; the weights of a third are damaged."""
     asked = config(**{"eval.every": 1, "engine.max_restarts": 0, "eval.samples_per_task": 2})
     file = folders.run / "config.toml"
     file.write_text(dump_toml(asked))
     queue = EvalQueue(asked, folders.run, folders.versions)
     for version in (1, 2, 3):
         path = write_version(folders.versions, version, load_file(BUNDLED / "model.safetensors"))
-        if version == 2:
+        if version == 3:
             path.write_bytes(path.read_bytes()[:-100])
         queue.published(version, "", due=True)
     queue.close()
     progress = make_progress("none", total_steps=9)
     evaluator = Evaluator(asked, file, folders.run, queue, incarnation=0, progress=progress)
     asyncio.run(evaluator.run(NO_SERVICES))
-    assert folders.statuses() == {1: "done", 2: "failed", 3: "done"}
-    failed = folders.records.read()[2]
+    assert folders.statuses() == {1: "done", 2: "done", 3: "failed"}
+    failed = folders.records.read()[3]
     assert "damaged" in failed.error
     assert failed.metrics == {}
     assert evaluator.num_scheduled == 12
     assert list(folders.records.folder.glob("*.safetensors")) == []
-    for version in (1, 3):
+    for version in (1, 2):
         reader = EpisodeReader(folders.records.episodes(version) / "episodes.db")
         names = reader.episode_ids(untrained=True)
         rows = [row for name in names for row in reader.trajectory(name).rows]
