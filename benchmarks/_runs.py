@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentgym_rl.timeline.phases import read_phases
+
 from ._common import say
 
 TIMEOUT_S = 900.0
@@ -29,31 +31,41 @@ class Run:
     """The lines of its metrics.jsonl."""
     seconds: float
     """Of wall time, from start to exit."""
+    training_s: float
+    """Of it, from when the trainer began to wait for its first batch to the end of its last; the
+    evaluation before training, if there is one, is in that."""
 
 
-def train(label: str, flags: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Run:
-    """`arl train FLAGS` in a run folder that is thrown away.
+def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Run:
+    """`arl train FLAGS` in the run folder `folder`, which is new; without one, in a folder that
+    is thrown away.
 
     Raises:
-        RunFailed: it ended with an error, or took longer than `timeout_s`.
+        RunFailed: it ended with an error, or took longer than TIMEOUT_S.
     """
-    command = [sys.executable, "-m", "agentgym_rl", "train", "--json", "--logging.progress=plain"]
-    say(f"{label}: arl {' '.join([*command[3:], *flags])}")
-    with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
-        start = time.monotonic()
-        try:
-            done = subprocess.run(
-                [*command, *flags, f"--run={folder}/run"],
-                stdout=subprocess.PIPE,  # progress goes on to our own stderr
-                timeout=timeout_s,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            raise RunFailed(
-                f"ended with code {error.returncode}; see its messages above"
-            ) from error
-        except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"took more than {timeout_s:g} s") from error
-        seconds = time.monotonic() - start
-        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return Run(json.loads(done.stdout), [json.loads(line) for line in lines], seconds)
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+            return train(label, flags, folder=Path(scratch) / "run")
+    command = ["train", "--json", "--logging.progress=plain", *flags]
+    say(f"{label}: arl {' '.join(command)}")
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentgym_rl", *command, f"--run={folder}"],
+            stdout=subprocess.PIPE,  # progress goes on to our own stderr
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise RunFailed(f"ended with code {error.returncode}; see its messages above") from error
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"took more than {TIMEOUT_S:g} s") from error
+    seconds = time.monotonic() - start
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    steps = [intervals for _, intervals in read_phases(folder)]
+    return Run(
+        result=json.loads(done.stdout),
+        steps=[json.loads(line) for line in lines],
+        seconds=seconds,
+        training_s=steps[-1][-1][2] - steps[0][0][1],
+    )
