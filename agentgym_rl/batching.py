@@ -17,6 +17,7 @@ def split_batch(
     num_ranks: int,
     num_minibatches: int,
     turn_discount: float = 1.0,
+    checkpoint: bool = False,
 ) -> list[BatchShard]:
     """One shard per rank.
 
@@ -46,6 +47,7 @@ def split_batch(
                 weights=[groups[g].weight for g in group_of],
                 turn_returns=returns if any(returns) else (),
                 lengths=[e.num_trained for e in episodes],
+                checkpoint=checkpoint,
             )
         )
     return shards

@@ -37,6 +37,7 @@ from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
 from .recovery import NOTHING, Recovered
+from .schedule import Due, Plan
 from .timeline import PhasesFile
 from .waiting import Changes
 
@@ -61,6 +62,16 @@ class Publications(Protocol):
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None: ...
+
+
+class Evaluations(Protocol):
+    """Who evaluates versions on schedule (see eval_queue.EvalQueue)."""
+
+    def owed(self, version: int) -> bool: ...
+
+    def began(self) -> None: ...
+
+    def published(self, version: int, parameters: str, *, due: bool) -> None: ...
 
 
 class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,9 +104,10 @@ class Controller:
         token: str,
         on_step: StepListener,
         recovered: Recovered = NOTHING,
+        evaluations: Evaluations | None = None,
     ) -> None:
         """`recovered`: what there is of the run already; the buffer and the metrics file have
-        theirs of it."""
+        theirs of it. `evaluations`: None where nothing is evaluated."""
         self.overlap = Overlap()
         self.ready_ranks: set[int] = set()
         self.changes = Changes()
@@ -115,6 +127,9 @@ class Controller:
         self.token = token
         self._on_step = on_step
         self._trained_before = recovered.parameters
+        self._evaluations = evaluations
+        self._plan = Plan(config)
+        self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
         self._leasing = asyncio.Lock()
@@ -186,6 +201,8 @@ class Controller:
         found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
         trainer = self._config.trainer
+        owed = self._evaluations is not None and self._evaluations.owed(step + 1)
+        due = self._due[step] = self._plan.after(step + 1, owed=owed)
         self._leased = {
             step: split_batch(
                 groups,
@@ -193,6 +210,7 @@ class Controller:
                 num_ranks=trainer.num_ranks,
                 num_minibatches=trainer.num_minibatches,
                 turn_discount=self._config.algo.turn_discount,
+                checkpoint=due.checkpoint,
             )
         }
         self.buffer.changes.notify()
@@ -221,6 +239,10 @@ class Controller:
         kept = finite(metrics)
         await self._episodes.publish(report, kept)
         self._compare(report)
+        due = self._due.pop(report.step)
+        if self._evaluations is not None:
+            # the trainer waits for the answer: the version's file is still there
+            self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
         self._phases.write(report.step, report.intervals)
         self.history.append(metrics)
@@ -287,7 +309,10 @@ class Controller:
             return 200, b""
         if method == "POST" and path == "/ready":
             body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            self.ready_ranks.add(int(msgspec.json.decode(body)["rank"]))
+            rank = int(msgspec.json.decode(body)["rank"])
+            if rank == 0 and self._evaluations is not None:
+                self._evaluations.began()
+            self.ready_ranks.add(rank)
             self.changes.notify()
             return 200, b""
         if method == "POST" and path in ("/publish/begin", "/publish/end"):

@@ -30,6 +30,7 @@ RESULT = "result.json"
 EPISODES = "episodes.db"
 FREE = (
     *("cluster", "logging", "run", "trainer", "weights"),
+    *("eval.every", "eval.every_minutes"),
     *("eval.max_concurrent", "eval.pass_at", "eval.success_reward"),
     *("eval.price_prompt", "eval.price_completion", "eval.price_cached"),
     *("gateway.host", "gateway.port", "rollout.max_retries"),

@@ -135,9 +135,16 @@ def _reverify(parser: ArgumentParser) -> None:
 def _export(parser: ArgumentParser) -> None:
     parser.description = help_texts.EXPORT
     _json(parser)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a run, or `arl eval --out`")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="of a run, a checkpoint, or `arl eval --out`"
+    )
     parser.add_argument("--sft", action="store_true", help="supervised data")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new JSONL file")
+    parser.add_argument(
+        "--model", action="store_true", help="a checkpoint in Hugging Face's form; RUN: its best"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
+    )
     parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what paid less")
     parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
     parser.add_argument(
@@ -197,7 +204,7 @@ _COMMANDS = {
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
     "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
     "replay": (_replay, "train a batch of a run once more, and compare"),
-    "export": (_export, "recorded episodes as supervised data"),
+    "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "timeline": (_timeline, "when what happened in a run, as a picture"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),

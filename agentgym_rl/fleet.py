@@ -32,7 +32,8 @@ class Fleet:
 
     `weights_dir`: where the run's policy versions are, for servers that come back; None where the
     policy never changes (evaluation, on servers of its own). `version`: the current one; servers
-    that are started serve version 0, and another has to be published to them.
+    that are started serve version 0, and another has to be published to them, unless it is in
+    `weights_file`: see `take`. The servers are numbered from `first_index`.
     """
 
     def __init__(
@@ -45,14 +46,22 @@ class Fleet:
         weights_dir: Path | None = None,
         version: int = 0,
         incarnation: int = 0,
+        weights_file: Path | None = None,
+        first_index: int = 0,
     ) -> None:
         self.restarts = 0
         """Servers that were started again and serve, so far: after a death, or a failed update."""
         self._config = config
         self._weights_dir = weights_dir
+        self._weights_file = weights_file
         self._incarnation = incarnation
         servers = make_servers(
-            config, config_file, processes, model_dir=model_dir, incarnation=incarnation
+            config,
+            config_file,
+            processes,
+            model_dir=model_dir,
+            incarnation=incarnation,
+            first_index=first_index,
         )
         self._servers = {server.name: server for server in servers}
         self._left = set(self._servers)
@@ -143,6 +152,28 @@ class Fleet:
             await self.router.wait_serving(who="an episode", timeout_s=limit_s)
         except TimeoutError as error:
             raise InfraError(str(error)) from error
+
+    async def take(self, version: int, file: Path) -> None:
+        """Serve `version`, whose weights are in `file`, and nothing else until the next `take`:
+        the file stays there for servers that come back. For fleets that nobody publishes to.
+
+        Raises:
+            EngineError, WeightsError: a server did not take it.
+        """
+        async with self._membership:
+            self._weights_file = file
+            if version == self._version and not self._waiting:
+                return
+            self._version = version
+            present = [s for s in self._servers.values() if s.serves or s.name in self._waiting]
+            self.router.begin_update(version)
+            try:
+                for server in present:
+                    await server.engine.update_weights(str(file), version=version)
+                    if not server.serves:
+                        self._serve(server)
+            finally:
+                self.router.end_update(version, [server.name for server in present])
 
     # ------------------------------------------------------------------ publication
     @property
@@ -261,9 +292,11 @@ class Fleet:
         if not self._version and isinstance(server, LocalServer):
             await server.engine.name_version(0)  # as it started, with the model's own weights
             return True
-        if self._weights_dir is None or self._config.weights.transport != "shm":
-            return False
-        path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
+        path = self._weights_file
+        if path is None:
+            if self._weights_dir is None or self._config.weights.transport != "shm":
+                return False
+            path = self._weights_dir / version_name(self._version, incarnation=self._incarnation)
         if not path.exists():
             return False
         await server.engine.update_weights(str(path), version=self._version)

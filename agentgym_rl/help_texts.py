@@ -8,6 +8,7 @@ Train any agent that speaks the OpenAI API, by asynchronous reinforcement learni
   arl eval  --run runs/NAME                   held-out reward of a finished run
   arl eval  --engine openai --model NAME      the same of any model behind a URL
   arl export --sft runs/NAME --out FILE       its episodes as supervised data
+  arl export --model runs/NAME --out FOLDER   its best checkpoint as a model
   arl list                                    environments, agents, sandboxes, plugins included
 """
 AUDIT = """\
@@ -134,10 +135,13 @@ neither as changed nor as unchanged.
 Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
 """
 EXPORT = """\
-Recorded episodes as supervised data, one JSON object a line.
+Recorded episodes as supervised data, one JSON object a line; or, with --model, a
+checkpoint as a folder that from_pretrained loads.
 
   arl export --sft runs/NAME --out good.jsonl --min-reward 1
   arl export --sft kept --out data.jsonl      of `arl eval --out kept`
+  arl export --model runs/NAME --out best     its best checkpoint, by trainer.best_metric
+  arl export --model runs/NAME/checkpoints/step-20 --out model
 
 Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
 have them, and reward, task_id, env, split, episode_id and policy_versions.

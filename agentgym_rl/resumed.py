@@ -13,6 +13,7 @@ from .config import Config, dump_toml
 from .config.difference import differences
 from .episode_log import EpisodeLog
 from .errors import ConfigError
+from .eval_records import EvalRecords
 from .metrics import finite, rewrite_metrics
 from .recovery import NOTHING, Recovered, recover
 from .run_dir import MARK, shown
@@ -26,6 +27,7 @@ FREE = (
     *("trainer.num_replicas", "trainer.activation_checkpointing", "trainer.cpu_offload"),
     *("trainer.head_chunk_tokens", "trainer.compile", "trainer.attention"),
     *("trainer.max_tokens_per_microbatch", "trainer.checkpoint_every"),
+    "trainer.checkpoint_every_minutes",
     *("trainer.keep_checkpoints", "trainer.keep_best", "trainer.best_metric"),
     *("trainer.start_timeout_s", "trainer.batch_timeout_s", "trainer.finish_timeout_s"),
     *("engine.device", "engine.num_servers", "engine.num_threads", "engine.max_num_seqs"),
@@ -66,11 +68,13 @@ def check_unfinished(folder: Path, config: Config) -> None:
     """Refuse a run that has nothing left to do.
 
     Raises:
-        ConfigError: it has exported the weights of its last batch.
+        ConfigError: it has exported the weights of its last batch, and evaluated them.
     """
     newest = newest_checkpoint(folder / "checkpoints")
     done = read_manifest(newest).step if newest else 0
-    if done >= config.steps and (folder / "export").exists():
+    last = EvalRecords(folder).read().get(config.steps)
+    evaluated = last is None or last.status != "waiting" or not config.eval.num_tasks
+    if done >= config.steps and (folder / "export").exists() and evaluated:
         raise ConfigError(
             f"--resume {shown(folder)}: the run is finished, with all its {config.steps} batches"
         )

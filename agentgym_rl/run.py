@@ -10,7 +10,8 @@ from pathlib import Path
 
 from .config import Config
 from .episode import Player
-from .evaluate import EvalResult, evaluate
+from .evaluate import EvalResult
+from .evaluator import Evaluator
 from .inspect.progress import Progress
 from .model import resolve_paths
 from .pace import measuring
@@ -41,30 +42,42 @@ class _PlayedRun(TrainingRun):
             measuring(player.services) as meter,
             asyncio.TaskGroup() as producers,
         ):
-            resumed = self.recovered.incarnation > 0
-            before = None if resumed else await self._evaluate(player, "before")
+            evaluator = Evaluator(
+                self.config,
+                self.config_file,
+                self.run_dir,
+                self.evaluations,
+                incarnation=self.recovered.incarnation,
+                progress=self.progress,
+            )
+            before = await self._before(player, evaluator)
+            scheduled = producers.create_task(
+                evaluator.run(player.services), name="evaluations on schedule"
+            )
             rollout = await self._train(producers, player)
-            after = await self._evaluate(player, "after")
+            self.evaluations.close()
+            after = await self._evaluate(player, evaluator, "after")
+            if not scheduled.done():
+                self.progress.phase("waiting for evaluations on schedule")
+            await scheduled
             counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
-            pace = meter.read(episodes=sum(sum(count.values()) for count in counts))
+            episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
+            pace = meter.read(episodes=episodes)
         return Played(rollout.finished, pace, before, after)
 
-    async def _evaluate(self, player: Player, when: str) -> EvalResult | None:
+    async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
+        """The evaluation of version 0; that of the run's first start, once there are others."""
+        if self.recovered.step:
+            return evaluator.kept(0)
+        return await self._evaluate(player, evaluator, "before")
+
+    async def _evaluate(self, player: Player, evaluator: Evaluator, when: str) -> EvalResult | None:
         if self.config.eval.num_tasks == 0:
             return None
         self.progress.phase(f"evaluating on held-out tasks, {when} training")
-        result = await evaluate(
-            player,
-            task_source(self.config, "eval", seed=self.config.eval.seed),
-            self.config.eval,
-            max_tokens=self.config.rollout.max_tokens,
-            seed=self.config.seed,
-            max_retries=self.config.rollout.max_retries,
-            on_progress=self.progress.evaluating,
+        return await evaluator.play(
+            self.controller.version, player, on_progress=self.progress.evaluating
         )
-        self.progress.phase(f"held-out reward {when} training: {result.reward:.3f}")
-        self.trackers.log(self.controller.version, {"eval/reward": result.reward})
-        return result
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
         tasks = task_source(self.config, "train", seed=self.config.seed)

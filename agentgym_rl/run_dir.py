@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 from pathlib import Path
 
 from .config import Config, dump_toml
 from .errors import ConfigError
+from .eval_records import FOLDER as EVALUATIONS
+from .eval_records import LINES as EVALUATION_LINES
 from .task import TaskSource
 
 MARK = "config.toml"
@@ -70,10 +73,11 @@ def release_if_unused(folder: Path) -> None:
     metrics = folder / "metrics.jsonl"
     if not metrics.exists() or not metrics.stat().st_size:
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock"),
+            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
 
 
 def shown(path: Path) -> str:

@@ -31,6 +31,11 @@ async def serve(config: Config, progress: Progress, *, resume: Path | None = Non
     """Train on the episodes of other programs, or go on with the run in the folder `resume`;
     returns after `config.steps` batches."""
     config = resolve_paths(config)
+    if config.eval.scheduled:
+        raise ConfigError(
+            "eval.every and eval.every_minutes: `arl serve` plays no episodes, so it evaluates "
+            "none; write checkpoints (trainer.checkpoint_every) and use arl eval --checkpoint"
+        )
     admin_key(config)
     check_policy(config, config.own_engine)
     check_port(config)
@@ -38,8 +43,8 @@ async def serve(config: Config, progress: Progress, *, resume: Path | None = Non
         return await run.run()
 
 
-def admin_key(config: Config) -> str:
-    """The key that opens sessions.
+def admin_key(config: Config, *, before: Path | None = None) -> str:
+    """The key that opens sessions; where none is set, the one that the run told `before`.
 
     Raises:
         ConfigError: the gateway can be reached from elsewhere, and no key is set.
@@ -54,7 +59,15 @@ def admin_key(config: Config) -> str:
             f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
             "whoever knows it can open sessions; or serve on 127.0.0.1"
         )
-    return f"admin-arl-{secrets.token_hex(16)}"
+    return _told_key(before) or f"admin-arl-{secrets.token_hex(16)}"
+
+
+def _told_key(file: Path | None) -> str:
+    """Of a run that goes on: programs that know its key need no other."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -66,6 +79,7 @@ def _is_loopback(host: str) -> bool:
 
 class _ServedRun(TrainingRun):
     folder = "serve"
+    evaluates = False
 
     @property
     def title(self) -> str:
@@ -78,7 +92,7 @@ class _ServedRun(TrainingRun):
             episodes=self.episodes,
             on_sampled=self.controller.count_sampled,
         )
-        key = admin_key(self.config)
+        key = admin_key(self.config, before=self.run_dir / TOLD)
         async with policy_gateway(self.config, self.fleet) as gateway:
             desk = Desk(
                 self.config,
@@ -86,6 +100,7 @@ class _ServedRun(TrainingRun):
                 self.controller.buffer,
                 finished,
                 first_index=max(self.recovered.logged, default=-1) + 1,
+                incarnation=self.recovered.incarnation,
             )
             app = AdminApp(gateway.app, desk, admin_key=key)
             gateway.app = app

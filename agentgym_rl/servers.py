@@ -208,8 +208,9 @@ def make_servers(
     *,
     model_dir: Path,
     incarnation: int = 0,
+    first_index: int = 0,
 ) -> list[Server]:
-    """The servers `config.engine` asks for; none is started yet."""
+    """The servers `config.engine` asks for, numbered from `first_index`; none is started yet."""
     engine = config.own_engine
     if isinstance(engine, VllmEngineConfig) and engine.urls:
         return [
@@ -224,7 +225,7 @@ def make_servers(
         ]
     return [
         LocalServer(config, config_file, processes, index=index, incarnation=incarnation)
-        for index in range(engine.num_servers)
+        for index in range(first_index, first_index + engine.num_servers)
     ]
 
 

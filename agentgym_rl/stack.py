@@ -169,11 +169,14 @@ async def policy_gateway(config: Config, fleet: Fleet) -> AsyncIterator[Gateway]
 
 
 @contextlib.asynccontextmanager
-async def serving_policy(config: Config, fleet: Fleet) -> AsyncIterator[Player]:
-    """The gateway on this run's engines, serving, and a player of the configured episodes."""
+async def serving_policy(
+    config: Config, fleet: Fleet, given: Services | None = None
+) -> AsyncIterator[Player]:
+    """The gateway on these engines, serving, and a player of the configured episodes; their
+    services are those `given`, or else its own."""
     async with (
         policy_gateway(config, fleet) as gateway,
-        services(config) as given,
+        contextlib.nullcontext(given) if given else services(config) as given,
         gateway.serve() as base_url,
         AgentClients(base_url) as clients,
     ):

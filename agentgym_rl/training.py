@@ -24,6 +24,8 @@ from .config import Config
 from .controller import Controller
 from .episode_log import EpisodeLog
 from .errors import ProcessDied
+from .eval_queue import EvalQueue
+from .eval_records import EvalRecord
 from .evaluate import EvalResult
 from .fleet import Fleet
 from .groups import FinishedGroups
@@ -37,9 +39,10 @@ from .recovery import Recovered
 from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .timeline import PhasesFile
-from .tracking import Trackers, open_trackers
+from .tracking import open_trackers
 from .trainer.launch import trainer_processes
-from .training_result import TrainResult, rewards_by_env
+from .trainer.retention import Retention, best_checkpoint, prune
+from .training_result import BestCheckpoint, TrainResult, rewards_by_env
 from .warmup import warmed_up
 from .weights.folder import WeightsFolder
 
@@ -97,6 +100,21 @@ async def training(
             trackers.log(step, metrics)
             progress.step(step, metrics)
 
+        def on_evaluated(record: EvalRecord) -> None:
+            progress.evaluated(record)
+            numbers = {k: v for k, v in record.metrics.items() if v is not None}
+            if numbers:
+                numbers["eval/version"] = float(record.version)
+                trackers.log(controller.version, numbers)
+
+        evaluations = EvalQueue(
+            config,
+            run_dir,
+            weights_dir,
+            recovered=recovered,
+            final=kind.evaluates,
+            on_end=on_evaluated,
+        )
         processes = await stack.enter_async_context(
             LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
         )
@@ -126,7 +144,9 @@ async def training(
             token=secrets.token_hex(16),
             on_step=on_step,
             recovered=recovered,
+            evaluations=evaluations,
         )
+        evaluations.recover()
         yield kind(
             config,
             run_dir,
@@ -137,15 +157,15 @@ async def training(
             controller,
             episodes,
             progress,
-            trackers,
             recovered,
+            evaluations,
         )
 
 
 def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
     """Room for the versions that are kept, and for the one that is being written."""
     keep = config.weights.keep_versions
-    versions = 1 + (2 if keep == "all" else keep)
+    versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
     return WeightsFolder(
         name,
         need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
@@ -159,6 +179,8 @@ class TrainingRun(ABC):
 
     folder: ClassVar[str] = ""
     """What the run's folder is called by; empty: by environment and agent."""
+    evaluates: ClassVar[bool] = True
+    """Whether it evaluates its first and its last version."""
 
     config: Config
     run_dir: Path
@@ -169,8 +191,8 @@ class TrainingRun(ABC):
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
-    trackers: Trackers
     recovered: Recovered
+    evaluations: EvalQueue
 
     @property
     @abstractmethod
@@ -268,17 +290,34 @@ class TrainingRun(ABC):
                 f"the trainer did not finish its checkpoint and export in {limit_s:g} s "
                 "(trainer.finish_timeout_s)"
             ) from None
+        prune(self.run_dir / "checkpoints", self._retention)  # as evaluated since the last one
+
+    @property
+    def _retention(self) -> Retention:
+        trainer = self.config.trainer
+        return Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
+
+    def _best(self) -> BestCheckpoint | None:
+        """The best checkpoint that stayed, where best ones were to stay."""
+        if not self.config.trainer.keep_best:
+            return None
+        best = best_checkpoint(self.run_dir / "checkpoints", self._retention)
+        return best and BestCheckpoint(
+            shown(best.checkpoint), best.version, best.metric, best.value
+        )
 
     def _summary(self, played: Played, duration_s: float) -> TrainResult:
         before, after, pace = played.before, played.after, played.pace
         history = self.controller.history
         evaluations = {v: r for v, r in ((0, before), (self.config.steps, after)) if r}
+        records = self.evaluations.records.read()
+        rewards = {v: r.metrics.get("eval/reward") for v, r in records.items()}
         if self.config.logging.plot:
             plot_reward(
                 self.run_dir / "reward.png",
                 history,
                 title=self.title,
-                evaluations={version: result.reward for version, result in evaluations.items()},
+                evaluations={v: reward for v, reward in rewards.items() if reward is not None},
             )
         outcomes: dict[str, int] = {}
         for result in evaluations.values():
@@ -287,6 +326,8 @@ class TrainingRun(ABC):
         return TrainResult(
             eval_before=before.reward if before else None,
             eval_after=after.reward if after else None,
+            evaluations=[record.line() for record in records.values()],
+            best=self._best(),
             steps=len(history),
             resumed_from=self.recovered.step if self.recovered.incarnation else None,
             staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .eval_result import EvalResult
 from .pace import SandboxPace, VerifierPace
+
+
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """The best one by `trainer.best_metric` of those that stayed."""
+
+    checkpoint: str
+    version: int
+    metric: str
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +25,10 @@ class TrainResult:
 
     eval_before: float | None
     eval_after: float | None
+    evaluations: Sequence[Mapping[str, object]]
+    """All of them, as in `evaluations.jsonl`, by version."""
+    best: BestCheckpoint | None
+    """None unless trainer.keep_best asks for such."""
     steps: int
     """In all, those before a resume included; so are staleness and dropped groups."""
     resumed_from: int | None
@@ -36,7 +50,7 @@ class TrainResult:
     duration_s: float
     run: str
     episodes: int
-    """Of training and both evaluations, played to a record; the figures below are over them."""
+    """Of training and all evaluations, played to a record; the figures below are over them."""
     episodes_per_s: float
     loop_lag_ms: Mapping[str, float]
     sandbox: SandboxPace | None

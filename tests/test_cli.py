@@ -29,7 +29,7 @@ FLAGS = {
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
     "replay": "--json --step",
-    "export": "--json --sft --out --min-reward --split --format",
+    "export": "--json --sft --model --out --min-reward --split --format",
     "reverify": "--json --write",
     "timeline": "--json --out",
     "doctor": "--json --config --sandbox",

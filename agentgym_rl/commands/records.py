@@ -54,8 +54,13 @@ def replay(args: Namespace) -> int:
 
 def export(args: Namespace) -> int:
     log.setup()
-    if not args.sft:
-        raise ConfigError("arl export writes supervised data: say so with --sft")
+    if args.sft == args.model:
+        raise ConfigError(
+            "arl export writes supervised data with --sft, a checkpoint's model with --model: "
+            "give one of them"
+        )
+    if args.model:
+        return _export_model(args)
     from agentgym_rl.inspect.export_text import export_lines
     from agentgym_rl.sft import Wanted, export_sft
 
@@ -66,6 +71,20 @@ def export(args: Namespace) -> int:
         print_json(report)
         return 0
     print("\n".join(export_lines(report)))
+    return 0
+
+
+def _export_model(args: Namespace) -> int:
+    if args.min_reward is not None or args.split or args.format != "messages":
+        raise ConfigError("--min-reward, --split and --format choose episodes: they go with --sft")
+    from agentgym_rl.model_export import export_trained
+
+    report = export_trained(args.folder, args.out)
+    if args.json:
+        print_json(report)
+        return 0
+    why = f" ({report['metric']} {report['value']:.3f})" if report["metric"] else ""
+    print(f"{report['checkpoint']}{why} is in {report['out']}")
     return 0
 
 

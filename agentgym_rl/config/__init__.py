@@ -132,6 +132,7 @@ class Config(Section):
             raise ValueError(
                 "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16'"
             )
+        self._check_evaluations()
         algo = self.algo
         in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
         if self.rollout.group_size == 1 and in_group:
@@ -146,6 +147,39 @@ class Config(Section):
                 f"critic: algo.baseline is {algo.baseline!r}; leave it out, or use baseline critic"
             )
         return self
+
+    def _check_evaluations(self) -> None:
+        """Evaluations on schedule have an engine of their own, which reads weights as files."""
+        engine = self.engine
+        if self.trainer.keeps_best_evaluated and not self.eval.num_tasks:
+            raise ValueError(
+                f"trainer.best_metric {self.trainer.best_metric!r} needs evaluations, and "
+                "eval.num_tasks is 0"
+            )
+        if not self.eval.scheduled:
+            return
+        if self.weights.transport != "shm":
+            raise ValueError(
+                "eval.every and eval.every_minutes need weights.transport 'shm', which keeps the "
+                f"version to evaluate as a file; got {self.weights.transport!r}. Evaluate "
+                "checkpoints instead: trainer.checkpoint_every, and arl eval --checkpoint"
+            )
+        if not isinstance(engine, VllmEngineConfig):
+            return
+        if engine.urls:
+            raise ValueError(
+                "eval.every and eval.every_minutes need one more server, and engine.urls names "
+                "servers that somebody else starts. Evaluate checkpoints instead: "
+                "trainer.checkpoint_every, and arl eval --checkpoint"
+            )
+        need = (engine.num_servers + 1) * engine.tensor_parallel_size
+        if engine.gpus and len(engine.gpus) < need:
+            raise ValueError(
+                f"eval.every and eval.every_minutes start one more server: with engine.num_servers "
+                f"{engine.num_servers} and engine.tensor_parallel_size "
+                f"{engine.tensor_parallel_size} engine.gpus needs {need} GPUs, got "
+                f"{list(engine.gpus)}"
+            )
 
 
 def load_config(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Config:

@@ -10,11 +10,15 @@ from .section import Section
 
 
 class EvalConfig(Section):
-    """Held-out evaluation: of `arl eval`, and of a run on its own engine, before the first batch
-    and after the last."""
+    """Held-out evaluation: of `arl eval`, and of a run: before the first batch and after the last
+    on its own engines, on schedule on one more."""
 
     num_tasks: int = Field(default=1024, ge=0)
     """Held-out tasks; 0 skips evaluation."""
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations while a run trains, each of one version; 0: by steps none."""
+    every_minutes: float = Field(default=0.0, ge=0)
+    """Minutes between them, after the next step; 0: by time none."""
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
     max_concurrent: int = Field(default=128, ge=1)
@@ -36,6 +40,11 @@ class EvalConfig(Section):
     (default: `price_prompt`)."""
 
     @property
+    def scheduled(self) -> bool:
+        """Whether there are evaluations while a run trains."""
+        return self.every > 0 or self.every_minutes > 0
+
+    @property
     def ks(self) -> tuple[int, ...]:
         """`pass_at`, or its default."""
         n = self.samples_per_task
@@ -52,6 +61,11 @@ class EvalConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> EvalConfig:
         n = self.samples_per_task
+        if self.scheduled and not self.num_tasks:
+            raise ValueError(
+                "every and every_minutes ask for evaluations, and num_tasks is 0; set num_tasks, "
+                "or leave them at 0"
+            )
         if any(not 1 <= k <= n for k in self.pass_at):
             raise ValueError(
                 f"pass_at {list(self.pass_at)} has a k outside 1..samples_per_task ({n}): pass@k "

@@ -63,20 +63,28 @@ class TrainerConfig(Section):
     peak_tflops: float | None = Field(default=None, gt=0)
     """Dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many GPUs."""
     checkpoint_every: int = Field(default=0, ge=0)
-    """Steps between checkpoints; 0: only at the end."""
+    """Steps between checkpoints; 0: by steps only at the end."""
+    checkpoint_every_minutes: float = Field(default=0.0, ge=0)
+    """Minutes between checkpoints, after the next step; 0: by time none."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """The newest ones that stay."""
     keep_best: int = Field(default=0, ge=0)
     """Of all others, the best ones by `best_metric` that stay too."""
     best_metric: str = "reward/mean"
-    """A metric of the checkpoint's last batch (docs/metrics.md): the largest is best, or with a -
-    before its name the smallest."""
+    """A metric of the checkpoint's last batch, or one of `eval/…` of its evaluation
+    (docs/metrics.md): the largest is best, or with a - before its name the smallest. With
+    `eval/…` every version that is evaluated on schedule is saved, too."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for the trainer to load its model."""
     batch_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait of the trainer for one batch before the run stops with an error."""
     finish_timeout_s: float = Field(default=300.0, gt=0)
     """Longest time for a checkpoint, and at the end for the last one and the export."""
+
+    @property
+    def keeps_best_evaluated(self) -> bool:
+        """Whether it depends on evaluations which checkpoints stay."""
+        return self.keep_best > 0 and self.best_metric.removeprefix("-").startswith("eval/")
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainerConfig:

@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from agentgym_rl.eval_records import EvalRecord
+
 from .env_text import env_rewards, step_line
+from .evaluations_text import eval_line
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN_EVERY_S = 2.0
@@ -26,6 +29,10 @@ class Progress(Protocol):
 
     def evaluating(self, done: int, total: int) -> None:
         """Evaluation episodes finished so far."""
+        ...
+
+    def evaluated(self, record: EvalRecord) -> None:
+        """An evaluation of a version came to its end."""
         ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -51,6 +58,8 @@ class _Silent:
 
     def evaluating(self, done: int, total: int) -> None: ...
 
+    def evaluated(self, record: EvalRecord) -> None: ...
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
@@ -72,6 +81,9 @@ class _Plain:
         now = time.monotonic()
         if done == total or now - self._said >= _PLAIN_EVERY_S:
             self._say(f"  evaluated {done}/{total}")
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self._say(eval_line(record))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._first_step = self._first_step or time.monotonic()
@@ -104,6 +116,7 @@ class _Rich:
         self._phase = "starting"
         self._rewards: list[float] = []
         self._metrics: Mapping[str, float] = {}
+        self._evaluated = ""
         self._live = Live(
             get_renderable=self._view, console=Console(stderr=True), refresh_per_second=4
         )
@@ -114,6 +127,9 @@ class _Rich:
 
     def evaluating(self, done: int, total: int) -> None:
         self._phase = f"evaluating held-out tasks: {done}/{total}"
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self._evaluated = eval_line(record)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._first_step = self._first_step or time.monotonic()
@@ -129,6 +145,8 @@ class _Rich:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_row("time", f"{time.monotonic() - self._start:.0f} s")
         table.add_row("now", self._phase)
+        if self._evaluated:
+            table.add_row("held-out", self._evaluated)
         if self._rewards:
             table.add_row("reward", f"{sparkline(self._rewards[-60:])} {self._rewards[-1]:.2f}")
             for env_id, reward in env_rewards(self._metrics).items():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .env_text import trained_lines
+from .evaluations_text import evaluation_lines
 from .pace_text import pace_lines
 
 
@@ -26,6 +27,7 @@ def training_text(result: Mapping[str, Any]) -> str:
         [
             "",
             f"held-out reward  {before} → {after}",
+            *evaluation_lines(result),
             *trained_lines(result["envs"]),
             *([f"                 left out, as they failed: {failed}"] if failed else []),
             *([f"                 too long to be played: {too_long}"] if too_long else []),

@@ -85,8 +85,11 @@ class Desk:
         finished: FinishedGroups,
         *,
         first_index: int = 0,
+        incarnation: int = 0,
     ) -> None:
-        """Groups are numbered from `first_index` on."""
+        """Groups are numbered from `first_index` on. `incarnation` keeps their sessions apart from
+        those that were open when the run was killed, which had the same numbers."""
+        self._suffix = f".{incarnation}" if incarnation else ""
         self._config = config
         self._gateway = gateway
         self._buffer = buffer
@@ -226,7 +229,7 @@ class Desk:
         self._buffer.admit()
         index = next(self._indices)
         task = Task(id=name, seed=derived_number(name, bits=56), data=data)
-        group = OpenGroup(f"g{index}", index, task, time.monotonic())
+        group = OpenGroup(f"g{index}{self._suffix}", index, task, time.monotonic())
         self._groups[name] = group
         return group
 

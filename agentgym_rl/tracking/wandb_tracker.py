@@ -17,4 +17,8 @@ from .run_tracker import RunTracker
 def open_tracker(run_dir: Path, project: str, settings: Mapping[str, Any]) -> RunTracker:
     """A run of its own in `project`."""
     name = run_dir.name
-    return RunTracker(wandb.init(project=project, name=name, dir=run_dir, config=dict(settings)))
+    run = wandb.init(project=project, name=name, dir=run_dir, config=dict(settings))
+    # An evaluation comes to its end steps after the version it is of.
+    run.define_metric("eval/version")
+    run.define_metric("eval/*", step_metric="eval/version")
+    return RunTracker(run)

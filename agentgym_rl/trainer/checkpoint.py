@@ -42,9 +42,9 @@ from .manifest import (
     lineage_after,
     list_checkpoints,
     read_manifest,
-    to_remove,
 )
 from .policy import Policy
+from .retention import Retention, prune
 
 __all__ = [
     "Checkpoints", "Manifest", "Retention", "config_hash", "lineage_after", "list_checkpoints",
@@ -58,15 +58,6 @@ _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 def config_hash(config: Config) -> str:
     """A hash of the resolved configuration."""
     return blake2b(dump_toml(config).encode(), digest_size=16).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Which checkpoints stay: see `manifest.to_remove`."""
-
-    keep: int = 2
-    keep_best: int = 0
-    best_metric: str = "reward/mean"
 
 
 @dataclass
@@ -195,7 +186,7 @@ class Checkpoints:
         head["files"] = {item.name: item.stat().st_size for item in sorted(beside.iterdir())}
         _write_durably(beside / MANIFEST, json.dumps(head, indent=2))
         _publish_folder(beside, path)
-        _prune(self._folder, self._retention)
+        prune(self._folder, self._retention)
         self._on_complete(writing.manifest.step, path)
 
 
@@ -323,15 +314,3 @@ def _fsync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _prune(folder: Path, retention: Retention) -> None:
-    """Remove what need not stay; what is no complete checkpoint is no longer of any use."""
-    manifests: dict[Path, Manifest] = {}
-    for path in list_checkpoints(folder):
-        try:
-            manifests[path] = read_manifest(path)
-        except TrainerError:
-            shutil.rmtree(path)
-    for path in to_remove(manifests, **asdict(retention)):
-        shutil.rmtree(path)

@@ -180,7 +180,7 @@ class _Trainer:
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
         parameters = fingerprint(self._state)
-        self._checkpoint(step + 1, parameters, phases)
+        self._checkpoint(step + 1, parameters, phases, asked=shard.checkpoint)
         if self._world.rank == 0:
             report = StepReport(
                 step=step,
@@ -215,11 +215,11 @@ class _Trainer:
         _log.info("publishing policy version %d again, for an engine that came back", version)
         self._versions.publish(self._state, version)
 
-    def _checkpoint(self, done: int, parameters: str, phases: Phases) -> None:
-        """Begin to write a checkpoint after `done` batches, if one is due."""
+    def _checkpoint(self, done: int, parameters: str, phases: Phases, *, asked: bool) -> None:
+        """Begin to write a checkpoint after `done` batches, if one is due, or `asked` for."""
         config = self._config
         every = config.trainer.checkpoint_every
-        if done != config.steps and not (every and done % every == 0):
+        if not asked and done != config.steps and not (every and done % every == 0):
             return
         with phases.phase("checkpoint"):
             self.checkpoints.begin(done, parameters=parameters, lineage=self._lineage)

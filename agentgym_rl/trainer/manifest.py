@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -89,20 +89,3 @@ def newest_checkpoint(folder: Path, *, at_most: int | None = None) -> Path | Non
         if at_most is None or manifest.step <= at_most:
             return path
     return None
-
-
-def to_remove(
-    manifests: Mapping[Path, Manifest], *, keep: int, keep_best: int, best_metric: str
-) -> list[Path]:
-    """Checkpoints that are neither among the `keep` newest nor the `keep_best` best ones.
-
-    Best is the largest `best_metric`; with a - before its name, the smallest. A checkpoint that
-    has no such number is never the best.
-    """
-    sign, name = (-1.0, best_metric[1:]) if best_metric.startswith("-") else (1.0, best_metric)
-    newest = sorted(manifests, key=lambda path: manifests[path].step)[-keep:]
-    numbers = {path: m.metrics.get(name) for path, m in manifests.items()}
-    scores = {path: sign * number for path, number in numbers.items() if number is not None}
-    best = sorted(scores, key=lambda path: (scores[path], manifests[path].step))
-    kept = {*newest, *(best[-keep_best:] if keep_best else [])}
-    return [path for path in manifests if path not in kept]

@@ -1,6 +1,7 @@
 """A run that is killed goes on, to the very weights that it would have come to."""
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -10,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from agentgym_rl.eval_folder import read_folder
 from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.model_export import export_trained
 from agentgym_rl.replay import replay
 
 pytestmark = pytest.mark.slow
 
 SMALL = (
     "--steps=7",
-    "--eval.num_tasks=0",
+    "--eval.num_tasks=2",
+    "--eval.every=4",
     "--logging.plot=false",
     "--logging.progress=plain",
     "--rollout.groups_per_batch=2",
@@ -26,6 +30,7 @@ SMALL = (
     "--engine.deterministic=true",
     "--trainer.checkpoint_every=2",
 )
+BEST = ("--trainer.keep_best=1", "--trainer.best_metric=eval/reward")
 
 
 def arl(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -33,21 +38,42 @@ def arl(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_a_killed_run_goes_on_bit_for_bit(start):
+def check_evaluations(folder: Path, result: dict) -> None:
+    """Each version that was due has one evaluation, and each of its tokens is of that version."""
+    ended = {line["version"]: line["status"] for line in result["evaluations"]}
+    assert list(ended) == [0, 4, 7]
+    lost = {v for v, status in ended.items() if status == "interrupted"}
+    assert {v for v, status in ended.items() if status == "done"} == ended.keys() - lost
+    assert all(version < result["resumed_from"] for version in lost)
+    assert result["eval_before"] == result["evaluations"][0]["eval/reward"]
+    for version in ended.keys() - lost:
+        _, _, episodes = read_folder(folder / "evaluations" / f"step-{version}")
+        rows = [row for episode in episodes for row in episode.rows]
+        assert sorted(e.episode_id for e in episodes) == ["e0", "e1"]
+        assert {int(v) for row in rows for v in row.policy_versions if v >= 0} == {version}
+    with closing(sqlite3.connect(folder / "episodes.db")) as log:
+        assert log.execute("SELECT count(*) FROM tasks WHERE split != 'train'").fetchone() == (0,)
+
+
+def test_a_run_whose_every_part_is_killed_goes_on_bit_for_bit(start):
     run = start(*SMALL)
+    run.wait_for_step(0)
+    os.kill(run.child("--index 0"), signal.SIGKILL)  # the engine: it is started again
     run.wait_for_step(3)  # then the checkpoint of two is complete
-    run.process.send_signal(signal.SIGKILL)
+    os.kill(run.child("trainer"), signal.SIGKILL)
+    run.process.send_signal(signal.SIGKILL)  # controller and rollout worker
     run.wait(15)
     trained = audit_ledger(run.folder)["batches"]
     (run.folder / "checkpoints" / "step-99").mkdir()
     refused = arl("train", "--resume", run.folder, "--rollout.group_size=2")
     assert refused.returncode == 2
     assert "rollout.group_size is 2, not 4" in refused.stderr
-    done = arl("train", "--resume", run.folder, "--json", "--trainer.keep_best=1")
+    done = arl("train", "--resume", run.folder, "--json", *BEST)
     assert done.returncode == 0, done.stderr
     assert "passing over a checkpoint" in done.stderr
     result = json.loads(done.stdout)
     assert result["steps"] == 7
+    check_evaluations(run.folder, result)
     assert result["resumed_from"] in (2, 4, 6)
     report = audit_ledger(run.folder)
     assert (report["faults"], report["finished"], report["incarnations"]) == ([], True, 2)
@@ -55,6 +81,9 @@ def test_a_killed_run_goes_on_bit_for_bit(start):
     assert report["batches_trained_again"] == trained - result["resumed_from"]
     assert [row["step"] for row in run.metrics()] == list(range(7))
     assert (run.folder / "export" / "model.safetensors").exists()
+    best = export_trained(run.folder, run.folder / "best")
+    assert best["checkpoint"] == result["best"]["checkpoint"]
+    assert (run.folder / "best" / "model.safetensors").exists()
     again = arl("train", "--resume", run.folder)
     assert (again.returncode, "the run is finished" in again.stderr) == (2, True)
     replayed = replay(run.folder, step=4)

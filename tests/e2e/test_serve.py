@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agentgym_rl.ledger import audit_ledger
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +25,17 @@ def serve(tmp_path):
     """Start `arl serve`; returns its process and folder once sessions can be opened."""
     started = []
 
-    def start(*flags):
+    def start(*flags, resume=False):
         folder = tmp_path / "run"
-        command = [sys.executable, "-m", "agentgym_rl", "serve", "--json", f"--run={folder}"]
+        told = folder / "serve.json"
+        before = told.stat().st_mtime_ns if resume else 0
+        where = [f"--resume={folder}"] if resume else [f"--run={folder}", *SMALL]
+        command = [sys.executable, "-m", "agentgym_rl", "serve", "--json", *where]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([*command, *SMALL, *flags], **pipes)
+        process = subprocess.Popen([*command, *flags], **pipes)
         started.append(process)
         end = time.monotonic() + 120
-        while not (folder / "serve.json").exists():
+        while not told.exists() or told.stat().st_mtime_ns == before:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -47,30 +52,42 @@ def play(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def test_a_shell_script_with_curl_is_trained_on(serve):
+def wait_for_steps(folder, count):
+    end = time.monotonic() + 60
+    while len((folder / "metrics.jsonl").read_text().splitlines()) < count:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_shell_script_with_curl_is_trained_on_before_and_after_a_kill(serve):
     process, folder = serve("--steps=2")
     assert stat.S_IMODE(os.stat(folder / "serve.json").st_mode) == 0o600
-    for _ in range(2):
-        play("bash", ROOT / "examples/online/play.sh", folder)
+    key = json.loads((folder / "serve.json").read_text())["admin_key"]
+    play("bash", ROOT / "examples/online/play.sh", folder)
+    wait_for_steps(folder, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    process, folder = serve(resume=True)
+    assert json.loads((folder / "serve.json").read_text())["admin_key"] == key
+    play("bash", ROOT / "examples/online/play.sh", folder)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     result = json.loads(out)
-    assert (result["steps"], result["outcomes"]) == (2, {"completed": 4})
+    assert (result["steps"], result["outcomes"]) == (2, {"completed": 2})
+    assert audit_ledger(folder)["faults"] == []
     assert (folder / "export/model.safetensors").exists()
-    key = json.loads((folder / "serve.json").read_text())["admin_key"]
     assert key not in out + err
     with sqlite3.connect(folder / "episodes.db") as db:
         assert db.execute("SELECT count(*) FROM trajectories").fetchone() == (4,)
+        ids = [id for (id,) in db.execute("SELECT group_id FROM groups ORDER BY rowid")]
+        assert ids == ["g0", "g1.1"]
         assert db.execute("SELECT DISTINCT task_id FROM groups").fetchone() == ("add-17-25",)
 
 
 def test_a_player_of_an_environment_is_trained_on_and_a_run_can_be_interrupted(serve):
     process, folder = serve("--steps=50")
     play(sys.executable, ROOT / "examples/online/player.py", folder, "--groups", "3")
-    end = time.monotonic() + 60
-    while len((folder / "metrics.jsonl").read_text().splitlines()) < 3:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_for_steps(folder, 3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

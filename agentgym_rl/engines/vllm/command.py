@@ -117,15 +117,16 @@ def _gpus(config: VllmEngineConfig, index: int) -> dict[str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.gpus:
         gpus = [str(gpu) for gpu in config.gpus]
-    elif config.num_servers == 1:
+    elif config.num_servers == 1 and index == 0:
         return {}
     elif visible is None:  # nobody here knows how many there are; vLLM will say
         gpus = [str(n) for n in range(each * (index + 1))]
     else:
         gpus = [gpu for gpu in visible.split(",") if gpu]
-        if len(gpus) < each * config.num_servers:
+        servers = max(config.num_servers, index + 1)  # one more evaluates on schedule
+        if len(gpus) < each * servers:
             raise ConfigError(
-                f"{config.num_servers} servers of engine.tensor_parallel_size {each} need "
-                f"{each * config.num_servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
+                f"{servers} servers of engine.tensor_parallel_size {each} need "
+                f"{each * servers} GPUs, CUDA_VISIBLE_DEVICES is {visible!r}"
             )
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each * index : each * (index + 1)])}
