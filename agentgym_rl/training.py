@@ -19,9 +19,11 @@ from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
+from .cluster.forking import ForkServer
 from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
+from .engines.launch import engine_imports
 from .episode_log import EpisodeLog
 from .errors import ProcessDied
 from .evaluate import EvalResult
@@ -38,7 +40,7 @@ from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
-from .trainer.launch import trainer_processes
+from .trainer.launch import rank_environment, rank_imports, trainer_processes
 from .training_result import TrainResult, rewards_by_env
 from .warmup import warmed_up
 from .weights.folder import WeightsFolder
@@ -77,10 +79,11 @@ async def training(
             stack.enter_context(held(run_dir))
             check_unfinished(run_dir, config)
             config_file = rewrite_config(run_dir, config)
+        forks = await stack.enter_async_context(_fork_server(config, run_dir / "logs"))
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
         if config.init.method == "sft":
-            config = await warmed_up(config, run_dir, config_file, progress)
+            config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
             config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
@@ -98,7 +101,9 @@ async def training(
             progress.step(step, metrics)
 
         processes = await stack.enter_async_context(
-            LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
+            LocalProcesses(
+                run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
+            )
         )
         fleet = Fleet(
             config,
@@ -140,6 +145,21 @@ async def training(
             trackers,
             recovered,
         )
+
+
+@contextlib.asynccontextmanager
+async def _fork_server(config: Config, logs: Path) -> AsyncIterator[ForkServer | None]:
+    """For engines and ranks, where there are two or more to fork: importing what they need takes
+    each of them ten times as long as everything else before its first step."""
+    engine, rank = engine_imports(config), rank_imports(config)
+    engines = config.own_engine.num_servers if engine else 0
+    if engines + (config.trainer.num_ranks if rank else 0) < 2:
+        yield None
+        return
+    async with ForkServer(
+        logs, [*rank, *engine], environment=rank_environment(config)
+    ) as forks:
+        yield forks
 
 
 def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
