@@ -19,11 +19,10 @@ from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
-from .cluster.forking import ForkServer
+from .cluster.forking import Forks, ForkServer
 from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
-from .engines.launch import engine_imports
 from .episode_log import EpisodeLog
 from .errors import ProcessDied
 from .evaluate import EvalResult
@@ -40,7 +39,7 @@ from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused, shown
 from .timeline import PhasesFile
 from .tracking import Trackers, open_trackers
-from .trainer.launch import rank_environment, rank_imports, trainer_processes
+from .trainer.launch import trainer_processes
 from .training_result import TrainResult, rewards_by_env
 from .warmup import warmed_up
 from .weights.folder import WeightsFolder
@@ -61,10 +60,15 @@ class Played:
 
 @contextlib.asynccontextmanager
 async def training(
-    kind: type[TrainingRun], config: Config, progress: Progress, *, resume: Path | None = None
+    kind: type[TrainingRun],
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
 ) -> AsyncIterator[TrainingRun]:
     """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
-    to be `run`; it ends with the context.
+    to be `run`; it ends with the context. Engines and ranks are forked from `server`, if given.
 
     Raises:
         ConfigError: the folder is another run's, or holds nothing to go on with.
@@ -79,7 +83,7 @@ async def training(
             stack.enter_context(held(run_dir))
             check_unfinished(run_dir, config)
             config_file = rewrite_config(run_dir, config)
-        forks = await stack.enter_async_context(_fork_server(config, run_dir / "logs"))
+        forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
         if config.init.method == "sft":
@@ -145,21 +149,6 @@ async def training(
             trackers,
             recovered,
         )
-
-
-@contextlib.asynccontextmanager
-async def _fork_server(config: Config, logs: Path) -> AsyncIterator[ForkServer | None]:
-    """For engines and ranks, where there are two or more to fork: importing what they need takes
-    each of them ten times as long as everything else before its first step."""
-    engine, rank = engine_imports(config), rank_imports(config)
-    engines = config.own_engine.num_servers if engine else 0
-    if engines + (config.trainer.num_ranks if rank else 0) < 2:
-        yield None
-        return
-    async with ForkServer(
-        logs, [*rank, *engine], environment=rank_environment(config)
-    ) as forks:
-        yield forks
 
 
 def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:

@@ -1,9 +1,8 @@
-"""A fork server as the one who starts it sees it, and the processes that it forks."""
+"""A fork server as whoever starts it sees it, and the processes that it forks."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -11,19 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from typing import IO
 
 from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
 
 log = logging.getLogger(__name__)
 
-NAME = "fork-server"
 IMPORT_TIMEOUT_S = 180.0
 """For a first answer, which waits for the imports: on a busy machine they take a minute."""
-END_TIMEOUT_S = 5.0
 
 
 class ForkedProcess:
@@ -45,54 +42,71 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Imports `modules` in a process of its own, beginning at once, and forks it.
+    """Imports `modules` in a process of its own, from now on until the context ends.
 
-    Use as a context manager; at its end all that was forked is dead.
+    Nobody has to wait for it: `Forks` asks it.
     """
 
-    def __init__(self, logs: Path, modules: Sequence[str], *, environment: Mapping[str, str]):
-        self._log = logs / f"{NAME}.log"
-        self._modules = modules
+    def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
+        self.modules = modules
         self._environment = environment
-        self._ids = count()
-        self._answers: dict[int, asyncio.Future[ForkedProcess | str]] = {}
-        self._forked: dict[int, ForkedProcess] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
 
-    async def __aenter__(self) -> ForkServer:
+    def __enter__(self) -> ForkServer:
         # Who has forked this process may have forked a server beside it.
         inherited = os.environ.pop(INHERITED, None)
-        self._socket = socket.socket(fileno=int(inherited)) if inherited else self._start()
-        self._socket.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        self.socket = socket.socket(fileno=int(inherited)) if inherited else self._start()
+        self.socket.setblocking(False)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._process.wait, END_TIMEOUT_S)
             self._process.kill()
             self._process.wait()
+        self._output.close()
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with theirs, self._log.open("ab") as output:
+        with theirs:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "agentgym_rl.cluster.fork_server"),
-                    *(str(theirs.fileno()), *self._modules),
+                    *(str(theirs.fileno()), *self.modules),
                 ],
                 env={**os.environ, **self._environment, **OWN_ENVIRONMENT},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         return ours
+
+    @property
+    def output(self) -> str:
+        """What it has printed: normally nothing."""
+        return os.pread(self._output.fileno(), 1 << 16, 0).decode(errors="replace").strip()
+
+
+class Forks:
+    """What is forked from a server, in a running event loop. Use as a context manager."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._socket = server.socket
+        self._ids = count()
+        self._answers: dict[int, asyncio.Future[ForkedProcess | str]] = {}
+        self._forked: dict[int, ForkedProcess] = {}
+        self._has_ended = False
+
+    async def __aenter__(self) -> Forks:
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
 
     async def fork(
         self, argv: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
@@ -124,28 +138,27 @@ class ForkServer:
             del self._answers[request.id]
         if isinstance(reply, ForkedProcess):
             return reply
-        log.warning("starting %s without a fork: %s (see %s)", argv[3], reply, self._log)
+        log.warning("arl %s is not forked: %s %s", argv[3], reply, self._server.output)
         return None
 
     def _send(self, request: Request, output: IO[bytes]) -> None:
-        if self._socket is None:
+        if self._has_ended:
             raise OSError("the fork server has ended")
         files = [output.fileno(), output.fileno()]
         socket.send_fds(self._socket, [request.pack()], files)
 
     def _read(self) -> None:
         """One message of the server."""
-        assert self._socket is not None
         try:
             message = self._socket.recv(MESSAGE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             message = b""
-        if not message:
-            self._close()
-            return
-        self._receive(**json.loads(message))
+        if message:
+            self._receive(**json.loads(message))
+        else:
+            self._end()
 
     def _receive(
         self, id: int, *, pid: int | None = None, code: int | None = None, refused: str = ""
@@ -161,13 +174,12 @@ class ForkServer:
         elif pid is not None:  # nobody waits for it any more
             os.kill(pid, signal.SIGKILL)
 
-    def _close(self) -> None:
-        """The server ends when it hears nothing more, and its children with it."""
-        if self._socket is None:
+    def _end(self) -> None:
+        """The server is gone, or will be; its children are killed with it."""
+        if self._has_ended:
             return
+        self._has_ended = True
         asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
-        self._socket = None
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_result("the fork server has ended")

@@ -25,7 +25,7 @@ import aiohttp
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.process import ProcessSpec
 
-from .forking import ForkedProcess, ForkServer
+from .forking import ForkedProcess, Forks
 from .parent import die_with_parent
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,7 @@ class LocalProcesses:
     With `forks`, children whose imports it has made are forked from it.
     """
 
-    def __init__(
-        self, logs: Path, *, stop_timeout_s: float, forks: ForkServer | None = None
-    ) -> None:
+    def __init__(self, logs: Path, *, stop_timeout_s: float, forks: Forks | None = None) -> None:
         self._logs = logs
         self._stop_timeout_s = stop_timeout_s
         self._forks = forks

@@ -11,7 +11,9 @@ from agentgym_rl.process import ProcessSpec, may_use_gpu
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
     "transformers.activations",  # with the next, what any model of transformers imports
+    "transformers.modeling_layers",
     "transformers.masking_utils",
+    "agentgym_rl.cli",
 )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, InitConfig
 from agentgym_rl.gateway.chat import ChatFormat
@@ -41,7 +41,7 @@ async def warmed_up(
     config_file: Path,
     progress: Progress,
     *,
-    forks: ForkServer | None = None,
+    forks: Forks | None = None,
 ) -> Config:
     """Warm the model up in `run_dir`/init; the configuration of the run that begins with it.
 
