@@ -99,8 +99,12 @@ class _Server:
             self._answer(request.id, refused=reason)
             return False
         server = os.getpid()
+        waits, has_begun = os.pipe()
         child = os.fork()
         if child:
+            os.close(has_begun)
+            os.read(waits, 1)  # until it leads a group, which whoever hears of it may kill
+            os.close(waits)
             self._children[child] = request.id
             self._answer(request.id, pid=child)
             return False
@@ -110,6 +114,8 @@ class _Server:
         for number, file in enumerate(files, start=1):
             os.dup2(file, number)
             os.close(file)
+        os.close(waits)
+        os.close(has_begun)
         return True
 
     def _forget(self) -> None:

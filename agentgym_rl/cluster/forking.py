@@ -138,7 +138,7 @@ class Forks:
             del self._answers[request.id]
         if isinstance(reply, ForkedProcess):
             return reply
-        log.warning("arl %s is not forked: %s %s", argv[3], reply, self._server.output)
+        log.warning("%s is not forked: %s %s", " ".join(argv[1:4]), reply, self._server.output)
         return None
 
     def _send(self, request: Request, output: IO[bytes]) -> None:
