@@ -3,15 +3,14 @@
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from agentgym_rl.ledger import audit_ledger
 from agentgym_rl.replay import replay
+
+from .forked import arl
 
 pytestmark = pytest.mark.slow
 
@@ -26,11 +25,6 @@ SMALL = (
     "--engine.deterministic=true",
     "--trainer.checkpoint_every=2",
 )
-
-
-def arl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentgym_rl", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(start):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .forked import ForkedArl
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +27,7 @@ def serve(tmp_path):
 
     def start(*flags):
         folder = tmp_path / "run"
-        command = [sys.executable, "-m", "agentgym_rl", "serve", "--json", f"--run={folder}"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([*command, *SMALL, *flags], **pipes)
+        process = ForkedArl("serve", "--json", f"--run={folder}", *SMALL, *flags)
         started.append(process)
         end = time.monotonic() + 120
         while not (folder / "serve.json").exists():
