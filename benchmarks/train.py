@@ -7,15 +7,11 @@ same tasks before and after. Nothing else should run on the machine meanwhile.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ._common import hardware, say, versions
+from ._runs import RunFailed, train
 
 SEEDS = (1, 2, 3)
 REACT = ("--env=math", "--agent=react")
@@ -31,7 +27,6 @@ GOAL = (
     "calls an episode >= 1.3; learning rate 0 changes by <= 0.06, shuffled advantages rise by "
     "<= 0.15, single_turn ends >= 0.3 below every seed"
 )
-_RUN_TIMEOUT_S = 900.0
 
 Row = dict[str, Any]
 
@@ -62,25 +57,12 @@ def run(*, seeds: Sequence[int] = SEEDS, extra: Sequence[str] = ()) -> dict[str,
 
 def _measure(system: str, seed: int, flags: Sequence[str]) -> Row:
     """The row of one training run; it holds `error` instead of figures when the run failed."""
-    command = [sys.executable, "-m", "agentgym_rl", "train", "--json", "--logging.progress=plain"]
-    command += [f"--seed={seed}", *flags]
-    say(f"{system}: arl {' '.join(command[3:])}")
     row: Row = {"system": system, "seed": seed}
-    with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
-        start = time.monotonic()
-        try:
-            done = subprocess.run(
-                [*command, f"--run={folder}/run"],
-                stdout=subprocess.PIPE,  # progress goes on to our own stderr
-                timeout=_RUN_TIMEOUT_S,
-                check=True,
-            )
-        except subprocess.CalledProcessError as error:
-            return row | {"error": f"ended with code {error.returncode}; see its messages above"}
-        except subprocess.TimeoutExpired:
-            return row | {"error": f"took more than {_RUN_TIMEOUT_S:g} s"}
-        seconds = time.monotonic() - start
-    row |= _figures(json.loads(done.stdout), seconds)
+    try:
+        run = train(system, [f"--seed={seed}", *flags])
+    except RunFailed as error:
+        return row | {"error": str(error)}
+    row |= _figures(run.result, run.seconds)
     say(f"{system}: {row['eval_before']} -> {row['eval_after']} in {row['seconds']} s")
     return row
 

@@ -52,6 +52,8 @@ class TrainerConfig(Section):
     attention: Literal["rows", "varlen"] = "rows"
     """Of packed rows: one after the other with SDPA, or all at once with torch's variable-length
     flash attention (a GPU and engine.dtype bfloat16; experimental: not run yet)."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """Dense bfloat16 teraFLOP/s of one device, for throughput/mfu; unset: known for many GPUs."""
     checkpoint_every: int = Field(default=0, ge=0)
     """Steps between checkpoints; 0: only at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)

@@ -17,6 +17,7 @@ from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 from .attention import SEGMENT_SDPA, VARLEN
+from .flops import FlopCount
 from .sharding import shard
 from .world import World
 
@@ -41,6 +42,9 @@ class PackedModel:
         self._trainer = trainer or TrainerConfig()
         self._segmented = _choose_attention(self.model, self._trainer.attention)
         self._change_head()
+        self._flops = FlopCount.of(self.model)
+        self.flops = 0.0
+        """Of all passes so far, on this rank."""
         shard(self.model, world, compute_dtype, self._trainer)
 
     @classmethod
@@ -82,6 +86,7 @@ class PackedModel:
 
         Carries the gradient unless it is disabled. Collective: every rank calls it equally often.
         """
+        self.flops += self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
         return _outputs(self.model, packed, segmented=self._segmented)
 
     def idle(self) -> Tensor:

@@ -24,10 +24,12 @@ from agentgym_rl.errors import TrainerError
 from .critic import Critic, Judged
 from .objective import Objective, make_objective
 from .optim import clip_gradients, learning_rate, set_learning_rate
+from .packed import PackedModel
 from .passes import accumulate, frozen_pass
 from .phases import Phases
 from .policy import Policy
 from .tokens import MicroBatch, ShardTokens
+from .usage import Usage
 
 _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
@@ -88,6 +90,7 @@ class Stepper:
             TrainerError: a batch that cannot be trained, or a gradient that is not finite.
         """
         tally = Tally()
+        usage = Usage(self._models, self._trainer.peak_tflops)
         tokens = ShardTokens.from_shard(shard, vocab_size=self.policy.vocab_size)
         with phases.phase("proximal"):
             proximal = self._frozen_logprobs(self.policy, tokens)
@@ -115,8 +118,14 @@ class Stepper:
         if self.critic is not None and judged is not None:
             with phases.phase("critic"):
                 self.critic.train(tokens, judged, objective.weights, step=shard.step, tally=tally)
+        usage.tally(tally, phases)
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
+
+    @property
+    def _models(self) -> list[PackedModel]:
+        critic = self.critic.value_model if self.critic else None
+        return [model for model in (self.policy, self._reference, critic) if model is not None]
 
     def _judged(
         self,

@@ -1,0 +1,71 @@
+"""Whole training runs as a user starts them, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.timeline.phases import read_phases
+
+from ._common import say
+
+TIMEOUT_S = 900.0
+
+
+class RunFailed(Exception):
+    """A run that did not come to its end; its messages are on our standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    result: Mapping[str, Any]
+    """What `arl train --json` prints."""
+    steps: Sequence[Mapping[str, Any]]
+    """The lines of its metrics.jsonl."""
+    seconds: float
+    """Of wall time, from start to exit."""
+    training_s: float
+    """Of it, from when the trainer began to wait for its first batch to the end of its last; the
+    evaluation before training, if there is one, is in that."""
+
+
+def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Run:
+    """`arl train FLAGS` in the run folder `folder`, which is new; without one, in a folder that
+    is thrown away.
+
+    Raises:
+        RunFailed: it ended with an error, or took longer than TIMEOUT_S.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
+            return train(label, flags, folder=Path(scratch) / "run")
+    command = ["train", "--json", "--logging.progress=plain", *flags]
+    say(f"{label}: arl {' '.join(command)}")
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentgym_rl", *command, f"--run={folder}"],
+            stdout=subprocess.PIPE,  # progress goes on to our own stderr
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        raise RunFailed(f"ended with code {error.returncode}; see its messages above") from error
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"took more than {TIMEOUT_S:g} s") from error
+    seconds = time.monotonic() - start
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    steps = [intervals for _, intervals in read_phases(folder)]
+    return Run(
+        result=json.loads(done.stdout),
+        steps=[json.loads(line) for line in lines],
+        seconds=seconds,
+        training_s=steps[-1][-1][2] - steps[0][0][1],
+    )

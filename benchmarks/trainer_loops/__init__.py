@@ -1,0 +1,1 @@
+"""What `arl bench trainer` compares: training loops."""

@@ -1,0 +1,162 @@
+"""Packed micro-batches beside padded ones: the same rows, model and loss."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentgym_rl.algo.balance import balance
+from agentgym_rl.algo.packing import PackedRows, pack_rows
+from agentgym_rl.batch import BatchRow, BatchShard
+from agentgym_rl.trainer.passes import accumulate
+from agentgym_rl.trainer.policy import Policy
+from agentgym_rl.trainer.tokens import MicroBatch, ShardTokens
+from agentgym_rl.trainer.world import World
+from agentgym_rl.trajectory import NOT_SAMPLED, Row
+
+VOCAB = 640
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Rows of a batch of 128 episodes."""
+
+    name: str
+    tokens: Sequence[int]
+    budget: int
+    """Tokens of a micro-batch, padding included: what memory allows."""
+
+
+def samples(seed: int = 0) -> list[Lengths]:
+    """Lengths like the main job's, and with the long tail that agents and thinking models have."""
+    draw = np.random.default_rng(seed)
+    even = draw.integers(60, 121, 128)
+    tail = np.clip(draw.lognormal(5.0, 0.8, 128), 32, 1024).astype(int)
+    return [Lengths("even", even.tolist(), 1024), Lengths("long tail", tail.tolist(), 4096)]
+
+
+class PaddedPolicy(Policy):
+    """The same model fed [rows, longest] with padding on the right.
+
+    A causal model needs no mask for that: what is real never looks at what comes later. So this
+    is as fast as padding gets.
+    """
+
+    def outputs(self, packed: PackedRows) -> Tensor:
+        rows = packed.tokens[0].split(list(packed.lengths))
+        padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        positions = torch.arange(padded.shape[1], device=padded.device)[None]
+        kept, place = packed.position_ids[0, packed.positions].unique(return_inverse=True)
+        row_of = torch.bucketize(packed.positions, packed.cu_seqlens[1:].long(), right=True)
+        logits = self.model(
+            padded, position_ids=positions, use_cache=False, logits_to_keep=kept
+        ).logits
+        return logits[row_of, place]
+
+
+def compare(
+    model: Path, lengths: Lengths, world: World, *, rounds: int = 5
+) -> list[dict[str, Any]]:
+    """A row for each way: tokens a second of a proximal pass and a forward and backward, by
+    turns, and how much of what is computed is padding."""
+    tokens = ShardTokens.from_shard(_shard(lengths.tokens), vocab_size=VOCAB)
+    every = range(len(tokens.rows))
+    size = max(1, lengths.budget // max(lengths.tokens))
+    fixed = [_micro_batch(tokens, every[i : i + size]) for i in range(0, len(every), size)]
+    packed = Policy.load(model, world)
+    padded = PaddedPolicy.load(model, world)
+    padded.model.set_attn_implementation("sdpa")
+    ways = {
+        "packed, dynamic": (packed, tokens.micro_batches(every, lengths.budget)),
+        "padded, fixed": (padded, fixed),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    losses: dict[str, float] = {}
+    for turn in range(rounds + 1):  # the first warms up
+        for name, (policy, plan) in ways.items():
+            start = time.perf_counter()
+            losses[name] = _train(policy, plan)
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    total = sum(lengths.tokens)
+    computed = {"packed, dynamic": total, "padded, fixed": sum(_padded_size(b) for b in fixed)}
+    return [
+        {
+            "lengths": lengths.name,
+            "system": name,
+            "micro_batches": len(plan),
+            "tokens_per_s": round(total / statistics.median(times[name])),
+            "padding": round(1 - total / computed[name], 4),
+            "loss": losses[name],
+        }
+        for name, (_, plan) in ways.items()
+    ]
+
+
+def imbalance(num_groups: int, num_ranks: int, *, group_size: int = 8, seed: int = 0) -> float:
+    """By how much the fullest rank has more tokens than the mean, for groups of long-tailed
+    episodes dealt to ranks whole; median of 20 batches."""
+    draw = np.random.default_rng(seed)
+    found: list[float] = []
+    for _ in range(20):
+        episodes = np.clip(draw.lognormal(5.0, 0.8, (num_groups, group_size)), 32, 1024)
+        sizes = episodes.astype(int).sum(1).tolist()
+        loads = [sum(sizes[i] for i in part) for part in balance(sizes, num_ranks)]
+        found.append(max(loads) / (sum(loads) / num_ranks) - 1)
+    return round(statistics.median(found), 4)
+
+
+def _train(policy: Policy, plan: Sequence[MicroBatch]) -> float:
+    """What a batch costs: all log-probs without gradients, then with them."""
+    with torch.no_grad():
+        for batch in plan:
+            policy.logprobs(batch.packed)
+    loss = accumulate(policy, plan, len(plan), lambda it: -policy.logprobs(it.packed).sum())
+    policy.model.zero_grad()
+    return loss
+
+
+def _micro_batch(tokens: ShardTokens, rows: Sequence[int]) -> MicroBatch:
+    index = [torch.arange(tokens.starts[r], tokens.starts[r + 1]) for r in rows]
+    return MicroBatch(pack_rows([tokens.rows[r] for r in rows]), torch.cat(index))
+
+
+def _padded_size(batch: MicroBatch) -> int:
+    return len(batch.packed.lengths) * max(batch.packed.lengths)
+
+
+def _shard(lengths: Sequence[int]) -> BatchShard:
+    draw = np.random.default_rng(1)
+    rows = [_row(draw, length) for length in lengths]
+    return BatchShard(
+        step=0,
+        rewards=[0.0] * len(rows),
+        group_ids=[str(i // 8) for i in range(len(rows))],
+        num_trained_tokens=sum(row.num_trained for row in rows),
+        num_episodes=len(rows),
+        minibatches=[[BatchRow(row, i) for i, row in enumerate(rows)]],
+    )
+
+
+def _row(draw: np.random.Generator, length: int) -> Row:
+    """Half prompt and tools, half sampled."""
+    sampled = np.arange(length) >= length // 2
+    versions = np.where(sampled, 0, NOT_SAMPLED).astype(np.int32)
+    return Row(
+        tokens=draw.integers(0, VOCAB, length).astype(np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.where(sampled, -5.0, 0.0).astype(np.float32),
+        policy_versions=versions,
+        admitted_versions=versions,
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, 0, -1).astype(np.int32),
+        times_s=np.zeros(length),
+    )

@@ -1,0 +1,22 @@
+"""What the benchmark of the trainer compares is the same work."""
+
+import pytest
+
+from agentgym_rl.trainer.world import join_world
+from benchmarks import _common
+from benchmarks.trainer_loops import packing
+
+
+@pytest.mark.slow
+def test_padded_micro_batches_have_the_loss_of_packed_ones(tmp_path):
+    _common.qwen3(tmp_path / "model", hidden=64, layers=1, vocab=packing.VOCAB)
+    lengths = packing.Lengths("few", [40, 9, 23, 16, 31], budget=80)
+    with join_world() as world:
+        packed, padded = packing.compare(tmp_path / "model", lengths, world, rounds=1)
+    assert padded["loss"] == pytest.approx(packed["loss"], rel=1e-5)
+    assert (packed["padding"], padded["padding"]) == (0, pytest.approx(1 - 119 / 157, abs=1e-4))
+    assert (packed["micro_batches"], padded["micro_batches"]) == (2, 3)
+
+
+def test_groups_dealt_to_ranks_are_balanced():
+    assert packing.imbalance(64, 8) < 0.02 < packing.imbalance(3, 2)
