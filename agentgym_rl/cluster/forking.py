@@ -51,9 +51,9 @@ class ForkServer:
         self.modules = modules
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
 
     def __enter__(self) -> ForkServer:
+        self._output = tempfile.TemporaryFile()
         # Who has forked this process may have forked a server beside it.
         inherited = os.environ.pop(INHERITED, None)
         self.socket = socket.socket(fileno=int(inherited)) if inherited else self._start()
