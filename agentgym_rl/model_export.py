@@ -41,7 +41,7 @@ def export_trained(folder: Path, out: Path) -> dict[str, Any]:
         )
     from .trainer.export import export_checkpoint  # torch, which nothing else here needs
 
-    export_checkpoint(checkpoint, out, model_dir=model_folder(config), config=trainer)
+    export_checkpoint(checkpoint, out, model_dir=model_folder(config), config=config)
     return {
         "out": str(out),
         "checkpoint": shown(checkpoint),
