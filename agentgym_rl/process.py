@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""NVIDIA's, its one under WSL, AMD's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,8 @@ class ProcessSpec:
     """True: exit code 0 is success. False: any exit before it is asked to is an error."""
     restartable: bool = False
     """True: whoever started it watches it, and starts it again. False: its death ends the run."""
+    imports: Sequence[str] = ()
+    """Of `python -m` that uses no GPU: the slow modules it needs, from which it may be forked."""
 
 
 def free_port(address: str = "127.0.0.1") -> int:
@@ -28,3 +34,8 @@ def free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return probe.getsockname()[1]
+
+
+def may_use_gpu(device: str) -> bool:
+    """Whether a process told to compute on `device` ("auto" takes a GPU where there is one) may."""
+    return device == "cuda" or (device == "auto" and any(map(os.path.exists, _GPU_DRIVERS)))

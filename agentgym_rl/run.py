@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from .cluster.forking import ForkServer
 from .config import Config
 from .episode import Player
 from .evaluate import EvalResult
@@ -21,12 +22,18 @@ from .stack import check, serving_policy, task_source
 from .training import Played, TrainingRun, TrainResult, training
 
 
-async def train(config: Config, progress: Progress, *, resume: Path | None = None) -> TrainResult:
+async def train(
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> TrainResult:
     """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
     finished and every process has ended."""
     config = resolve_paths(config)
     await check(config)
-    async with training(_PlayedRun, config, progress, resume=resume) as run:
+    async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()
 
 

@@ -12,6 +12,7 @@ import os
 import secrets
 from pathlib import Path
 
+from .cluster.forking import ForkServer
 from .config import Config
 from .errors import ConfigError
 from .groups import FinishedGroups
@@ -27,7 +28,13 @@ TOLD = "serve.json"
 """File of the run's folder that says where and with which key sessions are opened."""
 
 
-async def serve(config: Config, progress: Progress, *, resume: Path | None = None) -> TrainResult:
+async def serve(
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> TrainResult:
     """Train on the episodes of other programs, or go on with the run in the folder `resume`;
     returns after `config.steps` batches."""
     config = resolve_paths(config)
@@ -39,7 +46,7 @@ async def serve(config: Config, progress: Progress, *, resume: Path | None = Non
     admin_key(config)
     check_policy(config, config.own_engine)
     check_port(config)
-    async with training(_ServedRun, config, progress, resume=resume) as run:
+    async with training(_ServedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()
 
 

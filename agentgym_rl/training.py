@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
+from .cluster.forking import Forks, ForkServer
 from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
@@ -62,10 +63,15 @@ class Played:
 
 @contextlib.asynccontextmanager
 async def training(
-    kind: type[TrainingRun], config: Config, progress: Progress, *, resume: Path | None = None
+    kind: type[TrainingRun],
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
 ) -> AsyncIterator[TrainingRun]:
     """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
-    to be `run`; it ends with the context.
+    to be `run`; it ends with the context. Engines and ranks are forked from `server`, if given.
 
     Raises:
         ConfigError: the folder is another run's, or holds nothing to go on with.
@@ -80,10 +86,11 @@ async def training(
             stack.enter_context(held(run_dir))
             check_unfinished(run_dir, config)
             config_file = rewrite_config(run_dir, config)
+        forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
         if config.init.method == "sft":
-            config = await warmed_up(config, run_dir, config_file, progress)
+            config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
             config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
@@ -116,7 +123,9 @@ async def training(
             on_end=on_evaluated,
         )
         processes = await stack.enter_async_context(
-            LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s)
+            LocalProcesses(
+                run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
+            )
         )
         fleet = Fleet(
             config,

@@ -222,8 +222,10 @@ class _Life:
 
 
 def _children(pid: int, command: str) -> list[int]:
-    """Processes that `pid` started as `arl COMMAND`."""
-    return [child for child, line in _processes(pid) if f"\0{command}\0" in line]
+    """Processes that `pid`, or its fork server, started as `arl COMMAND`."""
+    near = list(_processes(pid))
+    below = [found for child, _ in near for found in _processes(child)]
+    return [child for child, line in near + below if f" {command} " in line]
 
 
 def _processes(parent: int) -> Iterator[tuple[int, str]]:
@@ -231,7 +233,7 @@ def _processes(parent: int) -> Iterator[tuple[int, str]]:
         with contextlib.suppress(OSError, ValueError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(fields[1]) == parent and fields[0] != "Z":
-                yield int(entry.name), (entry / "cmdline").read_text()
+                yield int(entry.name), (entry / "cmdline").read_text().replace("\0", " ")
 
 
 def _same_distribution(one: Sequence[int], other: Sequence[int]) -> float:

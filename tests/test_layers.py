@@ -29,7 +29,7 @@ LINES = [
     "weights buffer algo",
     "batching episode_log episode_reader pace",
     "gateway engines trainer cluster inspect scaffold timeline",
-    "servers recovery",
+    "servers recovery forks",
     "episode controller fleet resumed eval_queue",
     "eval_folder eval_result",
     "eval_compare groups training_result",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import re
@@ -26,9 +25,11 @@ import aiohttp
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.process import ProcessSpec
 
+from .forking import ForkedProcess, Forks
+from .parent import die_with_parent
+
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 POLL_S = 0.05
 HEARTBEAT_S = 1.0
 SILENCE_LIMIT_S = 15.0
@@ -39,21 +40,18 @@ _CAUSE = re.compile(
 )
 """A line that names an exception, bare or behind what vLLM's logging puts in front of it."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with_parent() -> None:
-    """In the child, before exec: SIGKILL when the parent process ends."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
 
 class LocalProcesses:
-    """The children of a run. Use as a context manager; `watch` raises when one dies."""
+    """The children of a run. Use as a context manager; `watch` raises when one dies.
 
-    def __init__(self, logs: Path, *, stop_timeout_s: float) -> None:
+    With `forks`, children whose imports it has made are forked from it.
+    """
+
+    def __init__(self, logs: Path, *, stop_timeout_s: float, forks: Forks | None = None) -> None:
         self._logs = logs
         self._stop_timeout_s = stop_timeout_s
-        self._children: dict[str, tuple[ProcessSpec, Process]] = {}
+        self._forks = forks
+        self._children: dict[str, tuple[ProcessSpec, Process | ForkedProcess]] = {}
         self.finished = asyncio.Event()
         """Set by `watch` once every finite child has ended well."""
         self._ready: set[str] = set()
@@ -78,15 +76,20 @@ class LocalProcesses:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
         log_start = output.tell()
-        process = await asyncio.create_subprocess_exec(
-            *spec.argv,
-            env={**os.environ, **spec.env},
-            stdin=DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
+        environment = {**os.environ, **spec.env}
+        process = None
+        if self._forks and spec.imports:
+            process = await self._forks.fork(spec.argv, environment=environment, output=output)
+        if process is None:
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv,
+                env=environment,
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # as forked ones do
+            )
         log.debug("started %s (pid %d): %s", spec.name, process.pid, " ".join(spec.argv))
         self._children[spec.name] = (spec, process)
         self._log_starts[spec.name] = log_start
@@ -222,7 +225,7 @@ class LocalProcesses:
         return "\n".join(f"    {line}" for line in tail) or "    (empty)"
 
 
-def _signal_group(process: Process, number: signal.Signals) -> None:
+def _signal_group(process: Process | ForkedProcess, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
         os.killpg(process.pid, number)
 

@@ -16,21 +16,27 @@ from agentgym_rl.interrupts import run_interruptible
 from .showing import print_json, progress_of
 
 if TYPE_CHECKING:
-    from agentgym_rl.config import Config
-    from agentgym_rl.inspect.progress import Progress
     from agentgym_rl.training import TrainResult
+
+    TrainedBy = Callable[..., Coroutine[Any, Any, TrainResult]]
 
 
 def train(args: Namespace) -> int:
-    from agentgym_rl.run import train
+    def kind() -> TrainedBy:
+        from agentgym_rl.run import train
 
-    return _run(args, partial(train, resume=_folder(args)))
+        return train
+
+    return _run(args, kind)
 
 
 def serve(args: Namespace) -> int:
-    from agentgym_rl.serve_run import serve
+    def kind() -> TrainedBy:
+        from agentgym_rl.serve_run import serve
 
-    return _run(args, partial(serve, resume=_folder(args)))
+        return serve
+
+    return _run(args, kind)
 
 
 def evaluate(args: Namespace) -> int:
@@ -81,14 +87,17 @@ def _folder(args: Namespace) -> Path | None:
     return args.resume.resolve() if args.resume else None
 
 
-def _run(
-    args: Namespace, run: Callable[[Config, Progress], Coroutine[Any, Any, TrainResult]]
-) -> int:
+def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
+    """Train by what `kind` imports, which takes its time: the fork server does so meanwhile."""
+    config = load_configuration(args)
+    from agentgym_rl.forks import fork_server
+
+    with fork_server(config) as server:
+        train = partial(kind(), resume=_folder(args), server=server)
+        with progress_of(config, total_steps=config.steps) as progress:
+            result = run_interruptible(lambda: train(config, progress))
     from agentgym_rl.inspect.training_text import training_text
 
-    config = load_configuration(args)
-    with progress_of(config, total_steps=config.steps) as progress:
-        result = run_interruptible(lambda: run(config, progress))
     if args.json:
         print_json(asdict(result))
     else:

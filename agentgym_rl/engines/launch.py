@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.config import Config
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.process import ProcessSpec, may_use_gpu
+
+_IMPORTS = (
+    "agentgym_rl.engines.embedded.main",
+    "transformers.activations",  # with the next, what any model of transformers imports
+    "transformers.modeling_layers",
+    "transformers.masking_utils",
+    "agentgym_rl.cli",
+)
 
 
 def engine_process(
@@ -33,4 +41,13 @@ def engine_process(
         },
         health_url=f"http://127.0.0.1:{port}/health",
         restartable=True,
+        imports=engine_imports(config),
     )
+
+
+def engine_imports(config: Config) -> tuple[str, ...]:
+    """The modules that a server may be forked from; none where it may use a GPU, or is vLLM's."""
+    engine = config.own_engine
+    if engine.type != "embedded" or may_use_gpu(engine.device):
+        return ()
+    return _IMPORTS

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 from agentgym_rl.config import Config
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.process import ProcessSpec, may_use_gpu
+
+_IMPORTS = ("agentgym_rl.trainer.main", "torch._dynamo")  # optimizers import the latter
 
 
 def trainer_processes(
@@ -42,9 +44,15 @@ def trainer_processes(
             ],
             env=env,
             finite=True,
+            imports=rank_imports(config),
         )
         for rank in range(config.trainer.num_ranks)
     ]
+
+
+def rank_imports(config: Config) -> tuple[str, ...]:
+    """The modules that a rank may be forked from; none where it may use a GPU."""
+    return () if may_use_gpu(config.trainer.device) else _IMPORTS
 
 
 def rank_environment(config: Config) -> dict[str, str]:

@@ -16,13 +16,14 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
+from agentgym_rl.cluster.forking import Forks
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, InitConfig
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.inspect.progress import Progress
 from agentgym_rl.model import model_folder, model_name
 from agentgym_rl.process import ProcessSpec, free_port
-from agentgym_rl.trainer.launch import rank_environment
+from agentgym_rl.trainer.launch import rank_environment, rank_imports
 from agentgym_rl.trajectory import Row
 
 from .data import token_rows, write_rows
@@ -34,7 +35,14 @@ _POLL_S = 0.2
 _SHOW_S = 2.0
 
 
-async def warmed_up(config: Config, run_dir: Path, config_file: Path, progress: Progress) -> Config:
+async def warmed_up(
+    config: Config,
+    run_dir: Path,
+    config_file: Path,
+    progress: Progress,
+    *,
+    forks: Forks | None = None,
+) -> Config:
     """Warm the model up in `run_dir`/init; the configuration of the run that begins with it.
 
     Raises:
@@ -46,7 +54,9 @@ async def warmed_up(config: Config, run_dir: Path, config_file: Path, progress: 
     rows = await asyncio.to_thread(_prepare, config, run_dir, model_dir)
     progress.phase(f"warming up: {len(rows):,} rows, {init.epochs} epochs")
     async with (
-        LocalProcesses(run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s) as ranks,
+        LocalProcesses(
+            run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
+        ) as ranks,
         asyncio.TaskGroup() as tasks,
     ):
         for spec in _ranks(config, config_file, run_dir):
@@ -129,6 +139,7 @@ def _ranks(config: Config, config_file: Path, run_dir: Path) -> Iterator[Process
             ],
             env=rank_environment(config),
             finite=True,
+            imports=rank_imports(config),
         )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .forked import ForkedArl
+
 SMALL = (
     "--steps=4",
     "--eval.num_tasks=32",
@@ -54,20 +56,21 @@ def shared_memory() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("arl-*")}
 
 
-class Run:
-    """A started `arl train`."""
+def _executed(words: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "agentgym_rl", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=env, **pipes)
 
-    def __init__(self, folder: Path, *args: str) -> None:
+
+class Run:
+    """A started `arl train`; `executed`: as a user starts it, not from a process that is warm."""
+
+    def __init__(self, folder: Path, *args: str, executed: bool = False) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "agentgym_rl", "train", "--json", f"--run={folder}", *args]
+        words = ["train", "--json", f"--run={folder}", *args]
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        env = {**os.environ, "PYTHONPATH": path}
+        self.process = _executed(words, env) if executed else ForkedArl(*words, env=env)
 
     def wait(self, timeout_s: float = 120) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=timeout_s)
@@ -106,8 +109,8 @@ def start(tmp_path) -> Iterator[Callable[..., Run]]:
     """Start `arl train` with small defaults; whatever is left is killed at the end."""
     runs: list[Run] = []
 
-    def make(*args: str) -> Run:
-        run = Run(tmp_path / f"run{len(runs)}", *SMALL, *args)
+    def make(*args: str, executed: bool = False) -> Run:
+        run = Run(tmp_path / f"run{len(runs)}", *SMALL, *args, executed=executed)
         runs.append(run)
         return run
 

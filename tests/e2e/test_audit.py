@@ -7,8 +7,6 @@ from the outside; and it must notice a boundary planted one token off.
 import dataclasses
 import json
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +14,8 @@ import numpy as np
 import pytest
 
 from agentgym_rl.trajectory import Row, Trajectory
+
+from .forked import arl
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +32,7 @@ CHANGING = (
 
 
 def audit(folder: Path) -> tuple[int, dict]:
-    command = [sys.executable, "-m", "agentgym_rl", "audit", "--json", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = arl("audit", "--json", folder)
     return done.returncode, json.loads(done.stdout)
 
 

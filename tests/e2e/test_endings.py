@@ -73,7 +73,7 @@ def test_interrupts_end_everything_cleanly(start, number):
 
 
 def test_a_killed_parent_takes_its_children_along(start):
-    run = start(*LONG)
+    run = start(*LONG, executed=True)
     code, _ = end_by(run, run.process.kill)
     assert code == -signal.SIGKILL
     left = run.leftovers()

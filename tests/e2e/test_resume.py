@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +13,8 @@ from agentgym_rl.eval_folder import read_folder
 from agentgym_rl.ledger import audit_ledger
 from agentgym_rl.model_export import export_trained
 from agentgym_rl.replay import replay
+
+from .forked import arl
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +31,6 @@ SMALL = (
     "--trainer.checkpoint_every=2",
 )
 BEST = ("--trainer.keep_best=1", "--trainer.best_metric=eval/reward")
-
-
-def arl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentgym_rl", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def check_evaluations(folder: Path, result: dict) -> None:

@@ -3,27 +3,20 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from agentgym_rl.episode_reader import EpisodeReader
 
+from .forked import arl
+
 pytestmark = pytest.mark.slow
 
 
 def reverify(folder: Path, *args: str) -> tuple[int, dict]:
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "agentgym_rl", "reverify", "--json", str(folder), *args],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONPATH": path},
-    )
+    done = arl("reverify", "--json", folder, *args, env=os.environ | {"PYTHONPATH": path})
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)
 

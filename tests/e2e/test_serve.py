@@ -14,6 +14,8 @@ import pytest
 
 from agentgym_rl.ledger import audit_ledger
 
+from .forked import ForkedArl
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +32,7 @@ def serve(tmp_path):
         told = folder / "serve.json"
         before = told.stat().st_mtime_ns if resume else 0
         where = [f"--resume={folder}"] if resume else [f"--run={folder}", *SMALL]
-        command = [sys.executable, "-m", "agentgym_rl", "serve", "--json", *where]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([*command, *flags], **pipes)
+        process = ForkedArl("serve", "--json", *where, *flags)
         started.append(process)
         end = time.monotonic() + 120
         while not told.exists() or told.stat().st_mtime_ns == before:

@@ -1,8 +1,6 @@
 """The whole job in small, as a user runs it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from arl_envs.math.env import MathEnv
@@ -12,13 +10,9 @@ from transformers import AutoModelForCausalLM
 from agentgym_rl.config import InitConfig, load_config
 
 from .conftest import descendants
+from .forked import arl
 
 pytestmark = pytest.mark.slow
-
-
-def arl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentgym_rl", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 FIXED_NAMES = """
@@ -33,7 +27,7 @@ FIXED_NAMES = """
 
 
 def test_a_small_run_leaves_what_it_promises(start):
-    run = start()
+    run = start(executed=True)
     result = run.result()
     assert {"eval_before", "eval_after", "steps", "staleness_max", "overlap", "run"} <= set(result)
     assert result["steps"] == 4
@@ -51,7 +45,7 @@ def test_a_small_run_leaves_what_it_promises(start):
         assert set(names) <= set(step)
         assert [name for name in names if step[name] is None] == (["overlap"] if not number else [])
     assert "mismatch/token_mult_prob_error/staleness_0" in run.metrics()[0]
-    report = json.loads(arl("timeline", "--json", str(run.folder)).stdout)
+    report = json.loads(arl("timeline", "--json", run.folder).stdout)
     assert (report["steps"], report["episodes"]) == (4, 4 * 16)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from trainer_samples import make_items, make_shards
+from trainer_samples import make_items, make_shards, reproducible
 
 from agentgym_rl.config import (
     AlgoConfig,
@@ -89,7 +89,7 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
     world = stepper.policy.world
     shards = make_shards(*make_items(num_groups=3, step=step), step=step, num_ranks=world.size)
     metrics = stepper.train(shards[world.rank], Phases())
-    return {name: x for name, x in metrics.items() if not name.startswith("throughput/")}
+    return reproducible(metrics)
 
 
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from test_step import SPLITS, make_stepper, weights_of
-from trainer_samples import make_items, make_shards
+from trainer_samples import make_items, make_shards, reproducible
 
 from agentgym_rl.algo.tally import Tally
 from agentgym_rl.config import AlgoConfig, CriticConfig, KlConfig, load_config
@@ -35,7 +35,7 @@ def critic_weights(stepper: Stepper) -> torch.Tensor:
 
 def train(stepper: Stepper, num_steps: int = 2) -> list[dict[str, float]]:
     return [
-        stepper.train(make_shards(*make_items(step=step), step=step)[0], Phases())
+        reproducible(stepper.train(make_shards(*make_items(step=step), step=step)[0], Phases()))
         for step in range(num_steps)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,8 @@ def make_shards(
         )
         for minibatches in parts
     ]
+
+
+def reproducible(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics without those that say how long things took."""
+    return {name: x for name, x in metrics.items() if not name.startswith("throughput/")}

@@ -1,0 +1,197 @@
+"""Forks processes that need the same slow imports from one that has made them.
+
+    python -m agentgym_rl.cluster.fork_server FD MODULE...
+
+imports the modules, then answers requests on the socket FD until its other end closes. A request
+is what an exec would be given (`Request`), with stdout and stderr as file descriptors beside it. A
+forked process is as one that was started by itself: its own session, environment, command line and
+interpreter exit; and it dies with the fork server, which dies with whoever started it.
+
+A fork keeps no thread but one: where importing has started others (or a GPU, which starts some),
+or under thread counts other than those that were imported with, a request is refused.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from select import select
+
+from setproctitle import setproctitle
+
+from .parent import die_with_parent
+
+MESSAGE_BYTES = 1 << 20
+READ_AT_IMPORT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that numeric libraries read once, when they are loaded."""
+OWN_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+"""Of the fork server alone: numpy's library would start its threads at import."""
+INHERITED = "ARL_FORK_SERVER"
+"""Set by whoever has started a fork server for a process already: its socket's descriptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A process to fork: `python -m module arguments`."""
+
+    id: int
+    module: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    """All of it."""
+    folder: str
+    path: Sequence[str]
+    """Its `sys.path`."""
+    nested: bool = False
+    """Whether it gets a fork server of its own, forked before it begins."""
+
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+class _Server:
+    def __init__(self, requests: socket.socket, obstacle: str) -> None:
+        self._requests = requests
+        self._obstacle = obstacle
+        self._imported_with = _numeric(os.environ)
+        self._children: dict[int, int] = {}
+        """Process id -> request."""
+        # SIGCHLD ends the wait for a request; its handler itself has nothing to do.
+        self._ended, self._on_signal = socket.socketpair()
+        for end in (self._ended, self._on_signal):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._on_signal.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> Request | None:
+        """Answer until the other end closes. Returns twice or more: with None in the fork server,
+        and in each forked process with its request."""
+        while True:
+            ready, _, _ = select([self._requests, self._ended], [], [])
+            if self._ended in ready:
+                self._ended.recv(4096)
+                self._reap()
+            if self._requests in ready:
+                message, files, _, _ = socket.recv_fds(self._requests, MESSAGE_BYTES, 2)
+                if not message:
+                    return None
+                request = Request(**json.loads(message))
+                if self._fork(request, files):
+                    return request
+                for file in files:
+                    os.close(file)
+
+    def _fork(self, request: Request, files: Sequence[int]) -> bool:
+        """Whether this is the forked process."""
+        reason = self._obstacle
+        if not reason and _numeric(request.environment) != self._imported_with:
+            reason = f"{', '.join(READ_AT_IMPORT)}: other values than when torch was imported"
+        if reason:
+            self._answer(request.id, refused=reason)
+            return False
+        server = os.getpid()
+        waits, has_begun = os.pipe()
+        child = os.fork()
+        if child:
+            os.close(has_begun)
+            os.read(waits, 1)  # until it leads a group, which whoever hears of it may kill
+            os.close(waits)
+            self._children[child] = request.id
+            self._answer(request.id, pid=child)
+            return False
+        self._forget()
+        die_with_parent(server)
+        os.setsid()
+        for number, file in enumerate(files, start=1):
+            os.dup2(file, number)
+            os.close(file)
+        os.close(waits)
+        os.close(has_begun)
+        return True
+
+    def _forget(self) -> None:
+        """In a forked process: nothing of the server is left."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self._requests, self._ended, self._on_signal):
+            end.close()
+
+    def _reap(self) -> None:
+        while self._children:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            self._answer(self._children.pop(child), code=os.waitstatus_to_exitcode(status))
+
+    def _answer(self, id: int, **fields: int | str) -> None:
+        self._requests.send(json.dumps({"id": id, **fields}).encode())
+
+
+def _numeric(environment: Mapping[str, str]) -> list[str | None]:
+    return [environment.get(name) for name in READ_AT_IMPORT]
+
+
+def _import(modules: Sequence[str]) -> str:
+    """Import them; why nothing can be forked, or ""."""
+    gc.disable()  # nothing that importing makes is garbage: a tenth of the time goes to looking
+    for name in modules:
+        try:
+            import_module(name)
+        except Exception as error:  # the process itself will say it better
+            return f"import {name}: {error!r}"
+    gc.collect()
+    gc.freeze()  # a later collection would write to every page, and so copy it
+    gc.enable()
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return f"importing has started {threads - 1} threads" if threads > 1 else ""
+
+
+def _with_fork_server(request: Request) -> Request | None:
+    """Give this forked process a fork server of its own.
+
+    Returns twice or more, as `serve` does: here, and in what belongs to the new server.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if os.fork():
+        theirs.close()
+        environment = {**request.environment, INHERITED: str(ours.detach())}
+        return replace(request, environment=environment)
+    ours.close()
+    die_with_parent(parent)
+    os.setsid()
+    return _Server(theirs, "").serve()
+
+
+def _become(request: Request) -> None:
+    """Run the module as `python -m` does; returns when it does."""
+    setproctitle(" ".join([sys.executable, "-m", request.module, *request.arguments]))
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.chdir(request.folder)
+    sys.argv[1:] = request.arguments
+    sys.path[:] = request.path
+    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def main(argv: Sequence[str]) -> None:
+    die_with_parent()
+    requests = socket.socket(fileno=int(argv[0]))
+    request = _Server(requests, _import(argv[1:])).serve()
+    if request and request.nested:
+        request = _with_fork_server(request)
+    if request:
+        _become(request)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,188 @@
+"""A fork server as whoever starts it sees it, and the processes that it forks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import IO
+
+from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
+
+log = logging.getLogger(__name__)
+
+IMPORT_TIMEOUT_S = 180.0
+"""For a first answer, which waits for the imports: on a busy machine they take a minute."""
+
+
+class ForkedProcess:
+    """Like asyncio's `Process`: `pid`, `returncode` once it has ended (-N: signal N), `wait`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = asyncio.Event()
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def end(self, code: int) -> None:
+        self.returncode = code
+        self._ended.set()
+
+
+class ForkServer:
+    """Imports `modules` in a process of its own, from now on until the context ends.
+
+    Nobody has to wait for it: `Forks` asks it.
+    """
+
+    def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
+        self.modules = modules
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ForkServer:
+        self._output = tempfile.TemporaryFile()
+        # Who has forked this process may have forked a server beside it.
+        inherited = os.environ.pop(INHERITED, None)
+        self.socket = socket.socket(fileno=int(inherited)) if inherited else self._start()
+        self.socket.setblocking(False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "agentgym_rl.cluster.fork_server"),
+                    *(str(theirs.fileno()), *self.modules),
+                ],
+                env={**os.environ, **self._environment, **OWN_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        return ours
+
+    @property
+    def output(self) -> str:
+        """What it has printed: normally nothing."""
+        return os.pread(self._output.fileno(), 1 << 16, 0).decode(errors="replace").strip()
+
+
+class Forks:
+    """What is forked from a server, in a running event loop. Use as a context manager."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._socket = server.socket
+        self._ids = count()
+        self._answers: dict[int, asyncio.Future[ForkedProcess | str]] = {}
+        self._forked: dict[int, ForkedProcess] = {}
+        self._has_ended = False
+
+    async def __aenter__(self) -> Forks:
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
+
+    async def fork(
+        self, argv: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
+    ) -> ForkedProcess | None:
+        """`argv` (this Python, "-m", a module, arguments) forked; stdout and stderr are `output`.
+
+        Returns None, and logs why, where it cannot be forked and has to be executed.
+        """
+        assert list(argv[:2]) == [sys.executable, "-m"], argv
+        request = Request(
+            id=next(self._ids),
+            module=argv[2],
+            arguments=argv[3:],
+            environment=environment,
+            folder=os.getcwd(),
+            path=sys.path,
+        )
+        answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
+        self._answers[request.id] = answer
+        try:
+            self._send(request, output)
+            async with asyncio.timeout(IMPORT_TIMEOUT_S):
+                reply = await answer
+        except TimeoutError:
+            reply = f"no answer within {IMPORT_TIMEOUT_S:g} s"
+        except OSError as error:
+            reply = str(error)
+        finally:
+            del self._answers[request.id]
+        if isinstance(reply, ForkedProcess):
+            return reply
+        log.warning("%s is not forked: %s %s", " ".join(argv[1:4]), reply, self._server.output)
+        return None
+
+    def _send(self, request: Request, output: IO[bytes]) -> None:
+        if self._has_ended:
+            raise OSError("the fork server has ended")
+        files = [output.fileno(), output.fileno()]
+        socket.send_fds(self._socket, [request.pack()], files)
+
+    def _read(self) -> None:
+        """One message of the server."""
+        try:
+            message = self._socket.recv(MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if message:
+            self._receive(**json.loads(message))
+        else:
+            self._end()
+
+    def _receive(
+        self, id: int, *, pid: int | None = None, code: int | None = None, refused: str = ""
+    ) -> None:
+        if code is not None:
+            self._forked.pop(id).end(code)
+            return
+        if pid is not None:
+            self._forked[id] = ForkedProcess(pid)
+        answer = self._answers.get(id)
+        if answer is not None and not answer.done():
+            answer.set_result(refused or self._forked[id])
+        elif pid is not None:  # nobody waits for it any more
+            os.kill(pid, signal.SIGKILL)
+
+    def _end(self) -> None:
+        """The server is gone, or will be; its children are killed with it."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        asyncio.get_running_loop().remove_reader(self._socket)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result("the fork server has ended")
+        for process in self._forked.values():
+            process.end(-signal.SIGKILL)
+        self._forked.clear()

@@ -1,0 +1,26 @@
+"""The fork server of a run: its engines and its trainer ranks need the same imports."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from .cluster.forking import ForkServer
+from .config import Config
+from .engines.launch import engine_imports
+from .trainer.launch import rank_environment, rank_imports
+
+
+def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
+    """Begun early, it imports while all else is made ready.
+
+    None where fewer than two processes can be forked: one is as fast by itself.
+
+    Raises:
+        ConfigError: the configured engine is none that can be trained with.
+    """
+    engine, rank = engine_imports(config), rank_imports(config)
+    engines = config.own_engine.num_servers if engine else 0
+    ranks = config.trainer.num_ranks if rank else 0
+    if engines + ranks < 2:
+        return nullcontext()
+    return ForkServer([*rank, *engine], environment=rank_environment(config))

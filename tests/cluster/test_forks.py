@@ -1,0 +1,54 @@
+"""Which runs have a fork server."""
+
+import os
+
+import pytest
+
+from agentgym_rl import process
+from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.config import load_config
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.forks import fork_server
+from agentgym_rl.process import may_use_gpu
+
+CPU = {"engine.device": "cpu", "trainer.device": "cpu"}
+
+
+def imports_of(**overrides) -> set[str] | None:
+    """What the fork server of such a run imports (it is not started); None: there is none."""
+    server = fork_server(load_config(overrides=CPU | overrides))
+    return set(server.modules) if isinstance(server, ForkServer) else None
+
+
+def test_a_run_on_the_cpu_forks_its_engine_and_its_rank():
+    modules = imports_of()
+    assert modules is not None
+    assert {"agentgym_rl.trainer.main", "agentgym_rl.engines.embedded.main"} <= modules
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"engine.device": "cuda"},
+        {"trainer.device": "cuda"},
+        {"engine": {"type": "vllm"}},
+    ],
+)
+def test_one_process_alone_is_executed(overrides):
+    assert imports_of(**overrides) is None
+
+
+def test_ranks_are_forked_beside_an_engine_that_is_not():
+    modules = imports_of(**{"engine.device": "cuda", "trainer.num_ranks": 2})
+    assert modules is not None
+    assert "agentgym_rl.engines.embedded.main" not in modules
+
+
+def test_what_may_use_a_gpu_is_not_forked():
+    assert [may_use_gpu(device) for device in ("cuda", "cpu")] == [True, False]
+    assert may_use_gpu("auto") == any(map(os.path.exists, process._GPU_DRIVERS))
+
+
+def test_an_endpoint_cannot_be_trained_with():
+    with pytest.raises(ConfigError, match="arl eval"):
+        fork_server(load_config(overrides={"engine": {"type": "openai"}, "model.path": "x"}))

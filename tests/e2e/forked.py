@@ -1,0 +1,135 @@
+"""`arl` forked from one process that has made the imports of the controller and of its children.
+
+Each `arl` gets a fork server of its own, as it starts one where nobody gives it one: that alone,
+and the imports, are left out.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from itertools import count
+from pathlib import Path
+from select import select
+from typing import IO
+
+from agentgym_rl.cluster.fork_server import MESSAGE_BYTES, Request
+from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.config import Config
+from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.trainer.launch import rank_environment, rank_imports
+
+CONTROLLER = ("agentgym_rl.run", "agentgym_rl.eval_run", "agentgym_rl.inspect.training_text")
+TOKENS_AND_TYPES = ("openai", "openai.types.chat", "matplotlib.figure", "arl_envs.math")
+IMPORT_TIMEOUT_S = 240.0
+
+
+class _Server:
+    def __init__(self) -> None:
+        config = Config()
+        modules = (*rank_imports(config), *engine_imports(config), *CONTROLLER, *TOKENS_AND_TYPES)
+        self._server = ForkServer(modules, environment=rank_environment(config))
+        self._server.__enter__()  # it ends with this process
+        self._ids = count()
+        self.said: dict[int, dict] = {}
+        """What is known of each request."""
+
+    def ask(self, module: str, arguments: list[str], environment: dict[str, str], files) -> int:
+        """Returns the request's id, once its process runs."""
+        path = [*environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+        request = Request(
+            id=next(self._ids),
+            module=module,
+            arguments=arguments,
+            environment={**rank_environment(Config()), **environment},
+            folder=os.getcwd(),
+            path=[folder for folder in path if folder],
+            nested=True,
+        )
+        self.said[request.id] = {}
+        socket.send_fds(self._server.socket, [request.pack()], files)
+        end = time.monotonic() + IMPORT_TIMEOUT_S
+        while not self.said[request.id] and time.monotonic() < end:
+            self.listen(1.0)
+        assert "pid" in self.said[request.id], (self.said[request.id], self._server.output)
+        return request.id
+
+    def listen(self, timeout_s: float) -> None:
+        """Take note of what the server says within the time, if anything."""
+        if select([self._server.socket], [], [], max(0.0, timeout_s))[0]:
+            message = self._server.socket.recv(MESSAGE_BYTES)
+            assert message, f"the fork server has ended: {self._server.output}"
+            reply = json.loads(message)
+            self.said[reply["id"]] |= reply
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+class ForkedArl:
+    """`arl` with these arguments, running; the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        environment = dict(os.environ) if env is None else env
+        self._text: tuple[str, str] | None = None
+        self._output = [tempfile.TemporaryFile() for _ in ("stdout", "stderr")]  # noqa: SIM115
+        files = [file.fileno() for file in self._output]
+        self._id = _server().ask("agentgym_rl", list(arguments), environment, files)
+        self.pid: int = self._said["pid"]
+
+    @property
+    def _said(self) -> dict:
+        return _server().said[self._id]
+
+    @property
+    def returncode(self) -> int | None:
+        return self._said.get("code")
+
+    def poll(self) -> int | None:
+        _server().listen(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(9)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        end = time.monotonic() + timeout
+        while self.returncode is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired("arl", timeout)
+            _server().listen(left)
+        if self._text is None:
+            out, err = (_all(file) for file in self._output)
+            self._text = out, err
+        return self._text
+
+
+def _all(output: IO[bytes]) -> str:
+    with output:
+        output.seek(0)
+        return output.read().decode()
+
+
+def arl(
+    *arguments: str | Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `arl` to its end."""
+    words = list(map(str, arguments))
+    process = ForkedArl(*words, env=env)
+    try:
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
