@@ -76,7 +76,9 @@ class Trainer:
     def checkpoint(self, report: StepReport) -> Path:
         path = self.folder / f"step-{self.step}"
         path.mkdir(parents=True, exist_ok=True)
-        manifest = Manifest(self.step, self.step, "", 1, {}, report.parameters, self.lineage)
+        manifest = Manifest(
+            self.step, self.step, "", 1, {}, parameters=report.parameters, lineage=self.lineage
+        )
         (path / "manifest.json").write_text(json.dumps(asdict(manifest)))
         return path
 

@@ -231,4 +231,4 @@ def test_a_model_that_somebody_else_serves_teaches_too(tmp_path, key, capsys):
 def test_what_kind_of_data_must_be_said(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["export", str(tmp_path), "--out", "x"])
-    assert (end.value.code, "say so with --sft" in capsys.readouterr().err) == (2, True)
+    assert (end.value.code, "give one of them" in capsys.readouterr().err) == (2, True)
