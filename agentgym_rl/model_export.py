@@ -27,11 +27,9 @@ def export_trained(folder: Path, out: Path) -> dict[str, Any]:
     is_checkpoint = (folder / MANIFEST).exists()
     run = folder.resolve().parents[1] if is_checkpoint else folder
     config = load_config(config_of(run, f"arl export --model {folder}"))
-    trainer = config.trainer
     best = None
     if not is_checkpoint:
-        kept = Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
-        best = best_checkpoint(run / "checkpoints", kept)
+        best = best_checkpoint(run / "checkpoints", Retention.of(config.trainer))
     checkpoint = folder if is_checkpoint else best.checkpoint if best else None
     checkpoint = checkpoint or newest_checkpoint(run / "checkpoints")
     if checkpoint is None:

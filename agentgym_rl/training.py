@@ -27,38 +27,25 @@ from .episode_log import EpisodeLog
 from .errors import ProcessDied
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
-from .evaluate import EvalResult
 from .fleet import Fleet
-from .groups import FinishedGroups
-from .inspect.plot import plot_reward
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
-from .pace import Pace
 from .process import free_port
 from .recovery import Recovered
 from .resumed import begin, check_unfinished, held, rewrite_config
-from .run_dir import create_run_dir, file_name, release_if_unused, shown
+from .run_dir import create_run_dir, file_name, release_if_unused
 from .timeline import PhasesFile
 from .tracking import open_trackers
 from .trainer.launch import trainer_processes
-from .trainer.retention import Retention, best_checkpoint, prune
-from .training_result import BestCheckpoint, TrainResult, rewards_by_env
+from .trainer.retention import Retention, prune
+from .training_result import TrainResult
+from .training_summary import Played, summarize_training
 from .warmup import warmed_up
 from .weights.folder import WeightsFolder
 
 _FLOAT32_OVER_BFLOAT16 = 2
 """Versions are float32 (the trainer's master weights); a model's files often are not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What became of the groups of a run, and of the evaluations around them."""
-
-    finished: FinishedGroups
-    pace: Pace
-    before: EvalResult | None = None
-    after: EvalResult | None = None
 
 
 @contextlib.asynccontextmanager
@@ -231,7 +218,17 @@ class TrainingRun(ABC):
                 await self._finish()
                 for watch in watches:
                     watch.cancel()
-        return self._summary(played, time.monotonic() - start)
+        return summarize_training(
+            self.config,
+            self.run_dir,
+            self.controller,
+            self.fleet,
+            self.recovered,
+            self.evaluations.records.read(),
+            played,
+            title=self.title,
+            duration_s=time.monotonic() - start,
+        )
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
@@ -299,60 +296,5 @@ class TrainingRun(ABC):
                 f"the trainer did not finish its checkpoint and export in {limit_s:g} s "
                 "(trainer.finish_timeout_s)"
             ) from None
-        prune(self.run_dir / "checkpoints", self._retention)  # as evaluated since the last one
-
-    @property
-    def _retention(self) -> Retention:
-        trainer = self.config.trainer
-        return Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
-
-    def _best(self) -> BestCheckpoint | None:
-        """The best checkpoint that stayed, where best ones were to stay."""
-        if not self.config.trainer.keep_best:
-            return None
-        best = best_checkpoint(self.run_dir / "checkpoints", self._retention)
-        return best and BestCheckpoint(
-            shown(best.checkpoint), best.version, best.metric, best.value
-        )
-
-    def _summary(self, played: Played, duration_s: float) -> TrainResult:
-        before, after, pace = played.before, played.after, played.pace
-        history = self.controller.history
-        evaluations = {v: r for v, r in ((0, before), (self.config.steps, after)) if r}
-        records = self.evaluations.records.read()
-        rewards = {v: r.metrics.get("eval/reward") for v, r in records.items()}
-        if self.config.logging.plot:
-            plot_reward(
-                self.run_dir / "reward.png",
-                history,
-                title=self.title,
-                evaluations={v: reward for v, reward in rewards.items() if reward is not None},
-            )
-        outcomes: dict[str, int] = {}
-        for result in evaluations.values():
-            for outcome, count in result.outcomes.items():
-                outcomes[outcome] = outcomes.get(outcome, 0) + count
-        return TrainResult(
-            eval_before=before.reward if before else None,
-            eval_after=after.reward if after else None,
-            evaluations=[record.line() for record in records.values()],
-            best=self._best(),
-            steps=len(history),
-            resumed_from=self.recovered.step if self.recovered.incarnation else None,
-            staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
-            staleness_max=max(m["staleness/max"] for m in history),
-            groups_dropped=dict(self.controller.buffer.dropped),
-            overlap=self.controller.overlap.share,
-            tool_calls_after=after.tool_calls if after else None,
-            envs=rewards_by_env(before, after),
-            outcomes=dict(played.finished.outcomes),
-            eval_outcomes=outcomes,
-            engines={"restarts": self.fleet.restarts, **self.fleet.router.counters},
-            duration_s=duration_s,
-            run=shown(self.run_dir),
-            episodes=pace.episodes,
-            episodes_per_s=pace.episodes_per_s,
-            loop_lag_ms=pace.loop_lag_ms,
-            sandbox=pace.sandbox,
-            verifier=pace.verifier,
-        )
+        # As evaluated since the last one was written.
+        prune(self.run_dir / "checkpoints", Retention.of(self.config.trainer))

@@ -33,7 +33,7 @@ LINES = [
     "episode controller fleet resumed eval_queue",
     "eval_folder eval_result",
     "eval_compare groups training_result",
-    "rollout evaluate audit online",
+    "rollout evaluate audit online training_summary",
     "stack",
     "endpoint warmup evaluator",
     "training",

@@ -118,7 +118,7 @@ class _Trainer:
             self._policy,
             self._stepper.optimizer,
             config_hash=config_hash(config),
-            retention=Retention(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric),
+            retention=Retention.of(trainer),
             critic=self._stepper.critic,
             timeout_s=trainer.finish_timeout_s,
             on_complete=client.checkpointed,

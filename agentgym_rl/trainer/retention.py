@@ -10,7 +10,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.eval_records import EvalRecord, EvalRecords
 
@@ -27,6 +29,11 @@ class Retention:
     """Of all others, the best ones by `best_metric`."""
     best_metric: str = "reward/mean"
     """The largest is best; with a - before its name, the smallest."""
+
+    @classmethod
+    def of(cls, trainer: TrainerConfig) -> Self:
+        """As a run is configured."""
+        return cls(trainer.keep_checkpoints, trainer.keep_best, trainer.best_metric)
 
     def score(self, manifest: Manifest, record: EvalRecord | None) -> float | None:
         """How good a checkpoint is, the more the better; None: it has no such number."""
