@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .asked import Asked
+from .cluster.forking import Forks
 from .cluster.local import LocalProcesses
 from .config import Config
 from .episode import Player
@@ -56,7 +57,9 @@ class Evaluator:
         *,
         incarnation: int,
         progress: Progress,
+        forks: Forks | None = None,
     ) -> None:
+        """With `forks`, the engine of scheduled evaluations is forked like those of the run."""
         self.num_scheduled = 0
         """Episodes played on schedule."""
         self._config = config
@@ -65,6 +68,7 @@ class Evaluator:
         self._queue = queue
         self._incarnation = incarnation
         self._progress = progress
+        self._forks = forks
         self._under_way: int | None = None
 
     async def play(
@@ -164,7 +168,9 @@ class Evaluator:
             }
         )
         async with LocalProcesses(
-            self._run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s
+            self._run_dir / "logs",
+            stop_timeout_s=config.cluster.stop_timeout_s,
+            forks=self._forks,
         ) as processes:
             fleet = Fleet(
                 config,

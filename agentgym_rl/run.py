@@ -56,6 +56,7 @@ class _PlayedRun(TrainingRun):
                 self.evaluations,
                 incarnation=self.recovered.incarnation,
                 progress=self.progress,
+                forks=self.processes.forks,
             )
             before = await self._before(player, evaluator)
             scheduled = producers.create_task(

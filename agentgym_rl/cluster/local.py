@@ -50,7 +50,7 @@ class LocalProcesses:
     def __init__(self, logs: Path, *, stop_timeout_s: float, forks: Forks | None = None) -> None:
         self._logs = logs
         self._stop_timeout_s = stop_timeout_s
-        self._forks = forks
+        self.forks = forks
         self._children: dict[str, tuple[ProcessSpec, Process | ForkedProcess]] = {}
         self.finished = asyncio.Event()
         """Set by `watch` once every finite child has ended well."""
@@ -78,8 +78,8 @@ class LocalProcesses:
         log_start = output.tell()
         environment = {**os.environ, **spec.env}
         process = None
-        if self._forks and spec.imports:
-            process = await self._forks.fork(spec.argv, environment=environment, output=output)
+        if self.forks and spec.imports:
+            process = await self.forks.fork(spec.argv, environment=environment, output=output)
         if process is None:
             process = await asyncio.create_subprocess_exec(
                 *spec.argv,
