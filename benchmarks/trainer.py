@@ -88,7 +88,7 @@ def _packing() -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch, join_world() as world:
         model = Path(scratch) / "model"
-        size = qwen3(model, hidden=256, layers=4, vocab=packing.VOCAB)
+        size = qwen3(model, hidden=128, layers=4, vocab=packing.VOCAB)
         for lengths in packing.samples():
             say(f"packing, {lengths.name} lengths, {size / 1e6:.1f}M parameters")
             rows += packing.compare(model, lengths, world)
@@ -117,7 +117,8 @@ def _trl(seed: int, batches: int) -> Row:
         given = {"--model": BUNDLED, "--seed": seed, "--batches": batches, "--out": out}
         flags = [str(part) for pair in given.items() for part in pair]
         try:
-            found = _json([TRL_PYTHON, str(loop), *flags], threads=2)
+            # Its log is on stdout, too.
+            found = json.loads(_said([TRL_PYTHON, str(loop), *flags], threads=2).splitlines()[-1])
             reward = _judged(out)
         except (subprocess.SubprocessError, ValueError) as error:
             return row | {"error": str(error)}
@@ -127,16 +128,17 @@ def _trl(seed: int, batches: int) -> Row:
 def _judged(model: Path) -> float:
     """Held-out reward of the model in a folder."""
     command = ("eval", "--json", *_MATH, f"--model={model}", f"--out={model}-eval")
-    return _json([sys.executable, "-m", "agentgym_rl", *command], threads=1)["reward"]
+    said = _said([sys.executable, "-m", "agentgym_rl", *command], threads=1)
+    return json.loads(said)["reward"]
 
 
-def _json(command: Sequence[str], *, threads: int) -> Any:
+def _said(command: Sequence[str], *, threads: int) -> bytes:
     """What a command prints."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, env=environment, timeout=TIMEOUT_S, check=True
     )
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def _figures(seconds: float, rewards: Sequence[float], after: float) -> Row:

@@ -23,11 +23,12 @@ from agentgym_rl.trainer.world import World
 from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
 VOCAB = 640
+ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Rows of a batch of 128 episodes."""
+    """Rows of a batch."""
 
     name: str
     tokens: Sequence[int]
@@ -38,8 +39,8 @@ class Lengths:
 def samples(seed: int = 0) -> list[Lengths]:
     """Lengths like the main job's, and with the long tail that agents and thinking models have."""
     draw = np.random.default_rng(seed)
-    even = draw.integers(60, 121, 128)
-    tail = np.clip(draw.lognormal(5.0, 0.8, 128), 32, 1024).astype(int)
+    even = draw.integers(60, 121, ROWS)
+    tail = np.clip(draw.lognormal(5.0, 0.8, ROWS), 32, 1024).astype(int)
     return [Lengths("even", even.tolist(), 1024), Lengths("long tail", tail.tolist(), 4096)]
 
 
