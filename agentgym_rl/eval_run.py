@@ -18,13 +18,13 @@ from .errors import ConfigError
 from .eval_compare import Evaluated
 from .eval_folder import EvalFolder, open_folder
 from .eval_result import EvalResult, summarize
-from .evaluate import evaluate, planned
+from .evaluate import planned
 from .fleet import Fleet
 from .inspect.progress import Progress
 from .model import model_folder
 from .pace import Meter, Pace, measuring
 from .run_dir import file_name
-from .stack import check, serving_policy, task_source
+from .stack import check, evaluate_configured, serving_policy, task_source
 
 
 async def evaluate_all(
@@ -117,17 +117,9 @@ async def _missing(
         progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
     async with _serving(asked, progress) as player, measuring(player.services) as meter:
         progress.phase("evaluating on held-out tasks")
-        more: dict[str, Any] = {"keep": folder.log.add_evaluated} if folder else {}
-        result = await evaluate(
-            player,
-            task_source(config, "eval", seed=config.eval.seed),
-            config.eval,
-            max_tokens=config.rollout.max_tokens,
-            seed=config.seed,
-            max_retries=config.rollout.max_retries,
-            on_progress=progress.evaluating,
-            before=before,
-            **more,
+        keep = folder.log.add_evaluated if folder else None
+        result = await evaluate_configured(
+            config, player, on_progress=progress.evaluating, before=before, keep=keep
         )
         return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
 

@@ -41,9 +41,6 @@ class Place:
         return f"{self.group_id}.{self.sample}" if self.sample else self.group_id
 
 
-async def _keep_nothing(task: Task, index: int, trajectory: Trajectory) -> None: ...
-
-
 def planned(tasks: TaskSource, config: EvalConfig) -> list[Place]:
     """The episodes of an evaluation: `config.samples_per_task` of each of its tasks.
 
@@ -64,7 +61,7 @@ async def evaluate(
     max_retries: int,
     on_progress: ON_PROGRESS = lambda done, total: None,
     before: Mapping[str, Trajectory] | None = None,
-    keep: Keep = _keep_nothing,
+    keep: Keep | None = None,
 ) -> EvalResult:
     """Play the first `config.num_tasks` tasks (all, if there are fewer) and average.
 
@@ -91,7 +88,7 @@ async def evaluate(
         sampling = _sampling(place, config, max_tokens=max_tokens, seed=seed)
         task = tasks[place.index]
         played = await _play(player, task, place, sampling=sampling, max_retries=max_retries)
-        if played.outcome is not Outcome.INFRA_ERROR:
+        if keep and played.outcome is not Outcome.INFRA_ERROR:
             await keep(task, place.index, played)
         finished.append(played)
         on_progress(len(finished), len(places))

@@ -32,12 +32,12 @@ from .errors import (
 from .eval_folder import EvalFolder, open_folder, read_folder
 from .eval_queue import EvalQueue
 from .eval_result import EvalResult, summarize
-from .evaluate import ON_PROGRESS, evaluate
+from .evaluate import ON_PROGRESS
 from .fleet import Fleet
 from .inspect.progress import Progress
 from .model import model_folder
 from .services import Services
-from .stack import serving_policy, task_source
+from .stack import evaluate_configured, serving_policy
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,9 @@ class Evaluator:
         checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
         asked = Asked(config, checkpoint)
         with _folder(self._queue.records.episodes(version), asked) as folder:
-            result = await evaluate(
+            result = await evaluate_configured(
+                config,
                 player,
-                task_source(config, "eval", seed=config.eval.seed),
-                config.eval,
-                max_tokens=config.rollout.max_tokens,
-                seed=config.seed,
-                max_retries=config.rollout.max_retries,
                 on_progress=on_progress,
                 before=folder.finished(),
                 keep=folder.log.add_evaluated,

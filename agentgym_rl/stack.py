@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from . import registry
 from .config import Config, OwnEngineConfig, VllmEngineConfig
@@ -15,6 +15,8 @@ from .engines.vllm.build import check_interrupt, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
+from .eval_result import EvalResult
+from .evaluate import ON_PROGRESS, Keep, evaluate
 from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
@@ -24,6 +26,7 @@ from .model import model_folder, tokenizer_hash
 from .services import Services, running_services
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
+from .trajectory import Trajectory
 from .wrappers import within
 
 log = logging.getLogger(__name__)
@@ -113,6 +116,28 @@ def _check_tasks(config: Config, split: Split) -> None:
 def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
     """The tasks of the configured environment's `split`."""
     return env_spec(config).task_source(split, seed=seed)
+
+
+async def evaluate_configured(
+    config: Config,
+    player: Player,
+    *,
+    on_progress: ON_PROGRESS,
+    before: Mapping[str, Trajectory],
+    keep: Keep | None,
+) -> EvalResult:
+    """The held-out tasks of a configuration, played by `player`; see `evaluate`."""
+    return await evaluate(
+        player,
+        task_source(config, "eval", seed=config.eval.seed),
+        config.eval,
+        max_tokens=config.rollout.max_tokens,
+        seed=config.seed,
+        max_retries=config.rollout.max_retries,
+        on_progress=on_progress,
+        before=before,
+        keep=keep,
+    )
 
 
 def env_spec(config: Config) -> EnvSpec:

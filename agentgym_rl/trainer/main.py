@@ -227,14 +227,7 @@ class _Trainer:
 
 def make_stepper(config: Config, world: World, model_dir: Path) -> Stepper:
     """What trains the configured run, from the weights in `model_dir` on."""
-    policy = Policy.load(
-        model_dir,
-        world,
-        compute_dtype=config.own_engine.dtype,
-        trainer=config.trainer,
-        lora=config.lora,
-        seed=config.seed,
-    )
+    policy = Policy.configured(config, model_dir, world)
     return Stepper(
         policy,
         make_optimizer(policy.model.parameters(), config.trainer),

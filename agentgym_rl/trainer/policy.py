@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -9,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentgym_rl.algo.packing import PackedRows
+from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
 
 from .head import ChunkedHead
 from .packed import PackedModel, probe
+from .world import World
 
 
 class Scores(NamedTuple):
@@ -27,6 +30,18 @@ class Policy(PackedModel):
     """A causal language model over the ranks of `world`; float32 master weights."""
 
     _head: ChunkedHead | None = None
+
+    @classmethod
+    def configured(cls, config: Config, model_dir: Path, world: World) -> Policy:
+        """What a run trains, from the weights in `model_dir` on; see `load`."""
+        return cls.load(
+            model_dir,
+            world,
+            compute_dtype=config.own_engine.dtype,
+            trainer=config.trainer,
+            lora=config.lora,
+            seed=config.seed,
+        )
 
     @torch.no_grad()
     def _change_head(self) -> None:

@@ -6,6 +6,7 @@ later, as a record of the run (eval_records.py): until then the checkpoint stays
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,11 +85,9 @@ class Best:
 def prune(folder: Path, retention: Retention) -> None:
     """Remove what need not stay of a run's `checkpoints`; what is no complete checkpoint is no
     longer of any use."""
-    manifests: dict[Path, Manifest] = {}
+    manifests = _manifests(folder)
     for path in list_checkpoints(folder):
-        try:
-            manifests[path] = read_manifest(path)
-        except TrainerError:
+        if path not in manifests:
             shutil.rmtree(path)
     for path in retention.to_remove(manifests, EvalRecords(folder.parent).read()):
         shutil.rmtree(path)
@@ -96,12 +95,7 @@ def prune(folder: Path, retention: Retention) -> None:
 
 def best_checkpoint(folder: Path, retention: Retention) -> Best | None:
     """The best of those that there are; None where none has such a number."""
-    manifests: dict[Path, Manifest] = {}
-    for path in list_checkpoints(folder):
-        try:
-            manifests[path] = read_manifest(path)
-        except TrainerError:
-            continue
+    manifests = _manifests(folder)
     records = EvalRecords(folder.parent).read()
     for path in retention.ranked(manifests, records):
         manifest = manifests[path]
@@ -110,3 +104,12 @@ def best_checkpoint(folder: Path, retention: Retention) -> Best | None:
         value = -score if retention.best_metric.startswith("-") else score
         return Best(path, manifest.version, retention.best_metric, value)
     return None
+
+
+def _manifests(folder: Path) -> dict[Path, Manifest]:
+    """Of the complete checkpoints in `folder`."""
+    found: dict[Path, Manifest] = {}
+    for path in list_checkpoints(folder):
+        with contextlib.suppress(TrainerError):
+            found[path] = read_manifest(path)
+    return found

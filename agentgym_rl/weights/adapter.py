@@ -73,20 +73,17 @@ def merged(adapter: Mapping[str, Tensor], model_dir: Path) -> dict[str, Tensor]:
         layer = name.removesuffix(_A)
         weight, b = f"{layer.removeprefix(PREFIX)}.weight", adapter.get(layer + _B)
         old = base.get(weight)
-        if (
-            old is None
-            or b is None
-            or (b.shape[0], a.shape[1], b.shape[1])
-            != (
-                *old.shape,
-                a.shape[0],
-            )
-        ):
+        if old is None or b is None or not _fits(old, a, b):
             raise WeightsError(f"the adapter's {layer} does not fit {weight} of {model_dir}")
         dtype = torch.promote_types(torch.promote_types(a.dtype, old.dtype), torch.float32)
         a, b, old = (tensor.to(dtype) for tensor in (a, b, old))
         base[weight] = torch.addmm(old, b, a, alpha=scaling)
     return base
+
+
+def _fits(weight: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether B A is a change of `weight`."""
+    return b.shape[1] == a.shape[0] and (b.shape[0], a.shape[1]) == weight.shape
 
 
 def read_base(model_dir: Path) -> dict[str, Tensor]:
