@@ -29,7 +29,9 @@ class AgentClients:
     async def __aenter__(self) -> AgentClients:
         import openai
 
-        self._base = openai.AsyncOpenAI(
+        from .plain_client import PlainAsyncOpenAI
+
+        self._base = PlainAsyncOpenAI(
             base_url=self._base_url,
             api_key="replaced-for-each-session",
             max_retries=0,
