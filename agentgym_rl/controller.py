@@ -22,9 +22,11 @@ import hmac
 import logging
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Never, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Never
 from urllib.parse import parse_qs
 
 import msgspec
@@ -36,7 +38,8 @@ from .buffer import Buffer, Group
 from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
-from .recovery import NOTHING, Recovered
+from .neighbours import Evaluations, Publications
+from .recovery import NOTHING, Recovered, batches
 from .schedule import Due, Plan
 from .timeline import PhasesFile
 from .waiting import Changes
@@ -46,32 +49,9 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 10.0
 MAX_REPORT_BYTES = 1_000_000
 
+_UNKNOWN = 401, b"unknown token"
+
 StepListener = Callable[[int, Mapping[str, float]], None]
-
-
-class Publications(Protocol):
-    """Who must get a policy version, and what came of it (see fleet.Fleet)."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a server waits for a publication to bring it to the current version."""
-        ...
-
-    async def begin_publication(self, version: int) -> dict[str, str]: ...
-
-    async def end_publication(
-        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
-    ) -> None: ...
-
-
-class Evaluations(Protocol):
-    """Who evaluates versions on schedule (see eval_queue.EvalQueue)."""
-
-    def owed(self, version: int) -> bool: ...
-
-    def began(self) -> None: ...
-
-    def published(self, version: int, parameters: str, *, due: bool) -> None: ...
 
 
 class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
@@ -126,13 +106,19 @@ class Controller:
         self._publications = publications
         self.token = token
         self._on_step = on_step
-        self._trained_before = recovered.parameters
+        self._parameters = dict(recovered.parameters)
+        """Hashes of the weights that batches made: those of this run, until then those before."""
         self._evaluations = evaluations
         self._plan = Plan(config)
         self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
-        self._leasing = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        """Held while a batch is leased, a report recorded, or the ranks are replaced."""
+        self.num_reports = 0
+        """Of batches, those that were trained again included."""
+        self.heard_s = time.monotonic()
+        """When a rank last said anything."""
         self._closing = False
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
@@ -156,7 +142,9 @@ class Controller:
         await asyncio.shield(self._failure)
 
     async def batch(self, step: int, rank: int) -> BatchShard | None:
-        """`rank`'s shard of batch `step`; None if it is not complete within the long poll."""
+        """`rank`'s shard of batch `step`; None if it is not complete within the long poll, or
+        whoever asks has been replaced."""
+        asked_by = self.token
         if step not in self._leased:
             try:
                 await self.buffer.changes.wait_for(
@@ -167,21 +155,25 @@ class Controller:
                 )
             except TimeoutError:
                 return None
-        if self._closing:
+        if self._closing and step >= self.buffer.version:
             return None
-        async with self._leasing:
+        async with self._turn:
+            if asked_by != self.token:
+                return None
             if step not in self._leased:
                 await self._lease(step)
         shards = self._leased.get(step)
         return shards[rank] if shards else None
 
     def _ready_for(self, step: int) -> bool:
+        if self.buffer.comes_again(step):
+            return True
         return self.buffer.version == step and self.buffer.complete
 
     async def _lease(self, step: int) -> None:
         """Assemble batch `step` of the oldest groups that are fresh enough; one that was assembled
         before a crash is the same again."""
-        again = self.buffer.take_again()
+        again = self.buffer.take_again(step)
         if again is not None:
             self._hand_out(step, again, overlap=math.nan)
             return
@@ -198,11 +190,10 @@ class Controller:
 
     def _hand_out(self, step: int, groups: Sequence[Group], *, overlap: float) -> None:
         """Ranks may ask for batch `step`, which the log has."""
-        found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
+        found = batch_metrics(groups, step, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
         trainer = self._config.trainer
-        owed = self._evaluations is not None and self._evaluations.owed(step + 1)
-        due = self._due[step] = self._plan.after(step + 1, owed=owed)
+        due = self._due[step] = self._due.get(step) or self._due_after(step)
         self._leased = {
             step: split_batch(
                 groups,
@@ -215,16 +206,23 @@ class Controller:
         }
         self.buffer.changes.notify()
 
+    def _due_after(self, step: int) -> Due:
+        if step < self.buffer.version:  # it was all done when the batch was trained first
+            return Due(checkpoint=False, evaluation=False)
+        owed = self._evaluations is not None and self._evaluations.owed(step + 1)
+        return self._plan.after(step + 1, owed=owed)
+
     async def report(self, report: StepReport) -> dict[str, float | None]:
-        """Rank 0 finished a step: its version becomes the current one. All metrics of the step.
+        """Rank 0 finished a step: its version becomes the current one, unless a later one is. All
+        metrics of the step.
 
         Raises:
             ValueError: it is not the step that was handed out, or was made of other groups.
         """
-        if report.version != self.buffer.version + 1 or report.step not in self._pending:
+        if report.version != report.step + 1 or report.step not in self._pending:
             raise ValueError(
-                f"report of step {report.step}, version {report.version}: expected version "
-                f"{self.buffer.version + 1} of a leased step ({sorted(self._pending)})"
+                f"report of step {report.step}, version {report.version}: expected the version "
+                f"after a leased step ({sorted(self._pending)})"
             )
         shard = self._leased[report.step][0]
         leased = list(dict.fromkeys(shard.group_ids))
@@ -240,13 +238,16 @@ class Controller:
         await self._episodes.publish(report, kept)
         self._compare(report)
         due = self._due.pop(report.step)
-        if self._evaluations is not None:
+        is_new = report.version > self.buffer.version
+        if is_new and self._evaluations is not None:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
         self._phases.write(report.step, report.intervals)
         self.history.append(metrics)
-        self.buffer.publish(report.version)
+        self.num_reports += 1
+        if is_new:
+            self.buffer.publish(report.version)
         self.changes.notify()
         self._on_step(report.step, metrics)
         return kept
@@ -255,9 +256,35 @@ class Controller:
         """A checkpoint of the first `step` batches is complete."""
         await self._episodes.checkpointed(step, folder)
 
+    async def regroup(self, step: int, checkpoint: Path | None) -> int:
+        """The ranks have ended, and others take their place, who begin with what `checkpoint` has
+        of the first `step` batches; returns their incarnation.
+
+        They have another `token`: what is still under way of those before counts no more.
+        Batches from `step` on come again, up to the one in hand; versions that were published
+        stay published.
+        """
+        self.token = secrets.token_hex(16)
+        async with self._turn:
+            self.ready_ranks.clear()
+            self._leased, self._pending = {}, {}
+            log_file, last = self._episodes.path, self.buffer.version
+            incarnation = await self._episodes.restarted(
+                step=step,
+                checkpoint=str(checkpoint or ""),
+                num_ranks=self._config.trainer.num_ranks,
+            )
+            again = await asyncio.to_thread(batches, log_file, first=step, last=last)
+            self.buffer.lease_again(again)
+            del self.history[step:]
+            self._metrics.rewind([finite(metrics) for metrics in self.history])
+        log.info("going on from step %d: %d batches are trained again", step, len(again))
+        return incarnation
+
     def _compare(self, report: StepReport) -> None:
         """Say whether a batch that was trained before a crash gave the same weights again."""
-        before = self._trained_before.get(report.step)
+        before = self._parameters.get(report.step)
+        self._parameters[report.step] = report.parameters
         if before == report.parameters:
             log.info("batch %d, trained again from the log, gave the same weights", report.step)
         elif before is not None:
@@ -294,29 +321,34 @@ class Controller:
     async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         given = header(scope, b"authorization").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self.token.encode()):
-            return 401, b"unknown token"
+            return _UNKNOWN
+        self.heard_s = time.monotonic()
         method, path = scope["method"], scope["path"]
         if method == "GET" and (match := re.fullmatch(r"/batch/(\d+)", path)):
             return await self._get_batch(int(match[1]), scope)
-        if method == "POST" and path == "/report":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            found = await self.report(StepReport.unpack(body))
+        if method != "POST":
+            return 404, f"no route {method} {path}".encode()
+        body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+        if given != self.token:  # the ranks have been replaced meanwhile
+            return _UNKNOWN
+        if path == "/report":
+            async with self._turn:
+                if given != self.token:
+                    return _UNKNOWN
+                found = await self.report(StepReport.unpack(body))
             return 200, msgspec.json.encode(found)
-        if method == "POST" and path == "/checkpoint":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+        if path == "/checkpoint":
             done = msgspec.json.decode(body, type=_Checkpoint)
             await self.checkpointed(done.step, done.folder)
             return 200, b""
-        if method == "POST" and path == "/ready":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+        if path == "/ready":
             rank = int(msgspec.json.decode(body)["rank"])
             if rank == 0 and self._evaluations is not None:
                 self._evaluations.began()
             self.ready_ranks.add(rank)
             self.changes.notify()
             return 200, b""
-        if method == "POST" and path in ("/publish/begin", "/publish/end"):
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
+        if path in ("/publish/begin", "/publish/end"):
             return await self._publish(body, begins=path.endswith("begin"))
         return 404, f"no route {method} {path}".encode()
 
@@ -336,9 +368,10 @@ class Controller:
         rank = int(query.get("rank", ["0"])[0])
         if not 0 <= rank < self._config.trainer.num_ranks:
             return 400, f"rank {rank} of {self._config.trainer.num_ranks}".encode()
-        if rank == 0 and self._publications.wanted and not self._closing:
+        is_new = step >= self.buffer.version
+        if rank == 0 and self._publications.wanted and is_new and not self._closing:
             return 205, b""
         shard = await self.batch(step, rank)
         if shard is None:
-            return (410, b"the run is ending") if self._closing else (204, b"")
+            return (410, b"the run is ending") if self._closing and is_new else (204, b"")
         return 200, shard.pack()

@@ -68,6 +68,7 @@ class EpisodeLog:
     """`episodes.db` of a run. Methods run in a worker thread, one at a time."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
@@ -108,6 +109,18 @@ class EpisodeLog:
             ],
             durably=True,
         )
+        return self._incarnation
+
+    async def restarted(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The trainer begins again, within a run that lives: it has what `checkpoint` has of the
+        first `step` batches. Returns the incarnation.
+
+        Versions that it had published stay: engines serve them.
+        """
+        self._incarnation += 1
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        insert = "INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)"
+        await self._transact([(insert, begun), (_CONSUME, (step,))], durably=True)
         return self._incarnation
 
     async def ready(self) -> None:

@@ -19,12 +19,19 @@ class MetricsFile:
     """`metrics.jsonl`: one object a step, flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a step; non-finite numbers are written as null (JSON has none)."""
         self._file.write(_line(step, finite(metrics)))
         self._file.flush()
+
+    def rewind(self, steps: Sequence[Mapping[str, float | None]]) -> None:
+        """Hold just these steps, and go on after them."""
+        self._file.close()
+        rewrite_metrics(self._path, steps)
+        self._file = self._path.open("a", encoding="utf-8")
 
     def close(self) -> None:
         """Close the file; idempotent."""

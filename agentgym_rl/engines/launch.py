@@ -40,6 +40,7 @@ def engine_process(
             "ARL_DIE_WITH_PARENT": "1",
         },
         health_url=f"http://127.0.0.1:{port}/health",
+        silence_limit_s=config.own_engine.stall_timeout_s,
         restartable=True,
         imports=engine_imports(config),
     )

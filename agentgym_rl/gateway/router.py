@@ -122,6 +122,11 @@ class Router(Sampler):
         self._updating_to = None
         self._replicas.end_update(version, names)
 
+    def renew_salts(self) -> None:
+        """What is cached from here on is shared with nothing before: versions that were published
+        may come again, with other weights."""
+        self._run = secrets.token_hex(4)
+
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.
 

@@ -1,0 +1,53 @@
+"""What the servers of a fleet have in common, and what they may not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from .config import Config, VllmEngineConfig
+from .engine import EngineInfo
+from .errors import ConfigError
+from .servers import Server
+
+
+def salt_of(config: Config) -> Literal["by_version", "none"]:
+    """How the router salts prefix caches; engines without one ignore it."""
+    engine = config.own_engine
+    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
+    return "none" if shared else "by_version"
+
+
+def check_seeds(servers: Iterable[Server]) -> None:
+    """Servers of one seed sample the same tokens for the members of a group.
+
+    Raises:
+        ConfigError: two were started with the same one.
+    """
+    seen: dict[int, Server] = {}
+    for server in servers:
+        if server.seed is None:
+            continue
+        other = seen.setdefault(server.seed, server)
+        if other is not server:
+            raise ConfigError(
+                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
+                f"each with a --seed of its own (both have {server.seed}), so that the members "
+                "of a group differ; or is it one server, named twice in engine.urls?"
+            )
+
+
+def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
+    """What all servers have in common.
+
+    Raises:
+        ConfigError: they serve different models.
+    """
+    first = next(iter(infos.values()))
+    for name, info in infos.items():
+        if (info.model, info.tokenizer_hash) != (first.model, first.tokenizer_hash):
+            raise ConfigError(
+                f"engines serve different models: {first.model}; {name}: {info.model}"
+            )
+    shortest = min(info.max_model_len for info in infos.values())
+    return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
