@@ -167,7 +167,7 @@ class Controller:
 
     def _ready_for(self, step: int) -> bool:
         if self.buffer.comes_again(step):
-            return True
+            return step == len(self.history)
         return self.buffer.version == step and self.buffer.complete
 
     async def _lease(self, step: int) -> None:
@@ -248,6 +248,7 @@ class Controller:
         self.num_reports += 1
         if is_new:
             self.buffer.publish(report.version)
+        self.buffer.changes.notify()
         self.changes.notify()
         self._on_step(report.step, metrics)
         return kept
