@@ -23,6 +23,7 @@ import logging
 import math
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -262,23 +263,24 @@ class Controller:
         of the first `step` batches; returns their incarnation.
 
         They have another `token`: what is still under way of those before counts no more.
-        Batches from `step` on come again, up to the one in hand; versions that were published
-        stay published.
+        Batches from `step` on come again, all that the log has; versions that were published stay
+        published.
         """
         self.token = secrets.token_hex(16)
         async with self._turn:
             self.ready_ranks.clear()
             self._leased, self._pending = {}, {}
-            log_file, last = self._episodes.path, self.buffer.version
+            again = await asyncio.to_thread(
+                batches, self._episodes.path, first=step, last=sys.maxsize
+            )
             incarnation = await self._episodes.restarted(
                 step=step,
                 checkpoint=str(checkpoint or ""),
                 num_ranks=self._config.trainer.num_ranks,
             )
-            again = await asyncio.to_thread(batches, log_file, first=step, last=last)
-            self.buffer.lease_again(again)
             del self.history[step:]
             self._metrics.rewind([finite(metrics) for metrics in self.history])
+            self.buffer.lease_again(again)
         log.info("going on from step %d: %d batches are trained again", step, len(again))
         return incarnation
 

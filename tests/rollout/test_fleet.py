@@ -29,8 +29,16 @@ NAMES = ["engine-0", "engine-1"]
 class Running:
     def __init__(self, fleet: Fleet, processes: LocalProcesses, folder: Path) -> None:
         self.fleet, self.processes, self.folder = fleet, processes, folder
+        self.incarnation(0)
+
+    def incarnation(self, number: int) -> None:
+        """Who publishes from now on."""
         self._publisher = Publisher(
-            transport=SharedFiles(folder), interrupt="keep", timeout_s=30, polls_staging=False
+            transport=SharedFiles(self.folder, incarnation=number),
+            interrupt="keep",
+            timeout_s=30,
+            polls_staging=False,
+            incarnation=number,
         )
 
     async def publish(self, version: int) -> tuple[str, ...]:
@@ -153,6 +161,23 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
             failed = {name: "gone" for name in engines if name == "engine-1"}
             await run.fleet.end_publication(1, served=[], failed=failed)
             assert await run.all_serve() == {0}
+
+    asyncio.run(play())
+
+
+def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.num_servers": 1}) as run:
+            await run.publish(1)
+            await run.fleet.begin_publication(2)
+            engine = run.fleet._servers["engine-0"].engine
+            await engine.pause(interrupt="keep")
+            await run.fleet.replace_publishers(1)
+            assert await run.versions(2) == {1}
+            run.incarnation(1)
+            assert await run.publish(1) == ("engine-0",)
+            path = run.folder / "v1.1.safetensors"  # for servers that come back from now on
+            assert (path.exists(), engine.incarnation) == (True, 1)
 
     asyncio.run(play())
 
