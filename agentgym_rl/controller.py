@@ -153,6 +153,7 @@ class Controller:
                     who=f"trainer rank {rank}",
                     what=f"batch {step}",
                     timeout_s=LONG_POLL_S,
+                    on="turns",
                 )
             except TimeoutError:
                 return None

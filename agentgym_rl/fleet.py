@@ -21,6 +21,7 @@ from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsEr
 from .fleet_checks import agreed, check_seeds, salt_of
 from .gateway.router import Router
 from .servers import AttachedServer, LocalServer, Server, make_servers
+from .waiting import watched
 from .weights.folder import version_name
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class Fleet:
         try:
             for server in self._servers.values():
                 await server.start()
-            yield self
+            with watched(self.router.waits):
+                yield self
         finally:
             await self.router.close()
             for server in self._servers.values():

@@ -15,7 +15,9 @@ staleness bound has it wait. What was trained again has the weights it had (see 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,8 @@ from .trainer.manifest import newest_checkpoint, read_manifest
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
+_NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
+"""Why it is no use to begin again, in the words of the trainer's log."""
 
 
 @dataclass
@@ -189,6 +193,12 @@ class TrainerGroup:
         limit = self.config.trainer.max_restarts
         if not (self._was_ready or self._is_ready):
             raise lost
+        if any(reason in str(lost) for reason in _NO_ROOM):
+            raise ProcessDied(
+                f"the trainer had no room for what it must keep, and the run stops; nothing that "
+                f"was recorded is lost: make room, then go on with `arl train --resume "
+                f"{shown(self.run_dir)}`. The cause: {lost}"
+            )
         if self.restarts >= limit:
             raise ProcessDied(
                 f"the trainer was started again {self.restarts} times (trainer.max_restarts), and "

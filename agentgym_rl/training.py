@@ -264,6 +264,7 @@ class TrainingRun(ABC):
                 who="arl train",
                 what=f"policy version {controller.version + 1}",
                 timeout_s=timeout_s,
+                on="trainer",
             )
 
     async def _finish(self) -> None:
