@@ -15,7 +15,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from .cluster.local import LocalProcesses
+<<<<<<< HEAD
 from .config import Config
+=======
+from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
+>>>>>>> main
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, salt_of
@@ -82,6 +86,8 @@ class Fleet:
             salt=salt_of(config),
             wait_s=config.own_engine.start_timeout_s,
             on_failure=lambda name, error: self._servers[name].suspect(),
+            whole_turns=isinstance(config.engine, EmbeddedEngineConfig)
+            and config.engine.deterministic,
         )
 
     @asynccontextmanager
