@@ -15,11 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from .cluster.local import LocalProcesses
-<<<<<<< HEAD
-from .config import Config
-=======
-from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
->>>>>>> main
+from .config import Config, EmbeddedEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, salt_of
