@@ -1,38 +1,21 @@
 """The controller: between the rollout side and the trainer ranks.
 
-It assembles and leases batches, follows published versions, and keeps the run's numbers. Ranks
-reach it over private HTTP with a bearer token and msgpack bodies:
-
-    POST /ready  {"rank": r}          the rank has loaded its model
-    GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
-                                      rank 0: 205 publish the current version again, first
-    POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
-    POST /publish/end   {"version", "served": [name], "failed": {name: why}}
-    POST /report                      a StepReport, once its version is on every engine; the log
-                                      has it when 200 {metric: value}, all there are of the step
-    POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
-
-The trainer never sees tasks, agents or text.
+It assembles and leases batches, follows published versions, and keeps the run's numbers.
+(`controller_api.py` is how trainer ranks reach it.) The trainer never sees tasks, agents or text.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import math
-import re
 import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Never
-from urllib.parse import parse_qs
 
-import msgspec
-
-from .asgi import Receive, Scope, Send, header, read_body, reply
 from .batch import BatchShard, StepReport
 from .batching import batch_metrics, split_batch
 from .buffer import Buffer, Group
@@ -48,26 +31,8 @@ from .waiting import Changes
 log = logging.getLogger(__name__)
 
 LONG_POLL_S = 10.0
-MAX_REPORT_BYTES = 1_000_000
-
-_UNKNOWN = 401, b"unknown token"
 
 StepListener = Callable[[int, Mapping[str, float]], None]
-
-
-class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-
-
-class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    served: list[str]
-    failed: dict[str, str]
-
-
-class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
-    step: int
-    folder: str
 
 
 class Controller:
@@ -104,7 +69,7 @@ class Controller:
         self._episodes = episodes
         self._metrics = metrics
         self._phases = phases
-        self._publications = publications
+        self.publications = publications
         self.token = token
         self._on_step = on_step
         self._parameters = dict(recovered.parameters)
@@ -120,7 +85,8 @@ class Controller:
         """Of batches, those that were trained again included."""
         self.heard_s = time.monotonic()
         """When a rank last said anything."""
-        self._closing = False
+        self.is_closing = False
+        """Whether the run is ending."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
@@ -135,12 +101,24 @@ class Controller:
 
     def close(self) -> None:
         """Ranks that ask for a batch from now on are told that the run is ending."""
-        self._closing = True
+        self.is_closing = True
         self.buffer.changes.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong that is nobody else's fault: the run ends with it."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def watch(self) -> None:
         """Wait until the controller itself fails, and raise what went wrong (a full disk, say)."""
         await asyncio.shield(self._failure)
+
+    def ready(self, rank: int) -> None:
+        """A rank has loaded its model."""
+        if rank == 0 and self._evaluations is not None:
+            self._evaluations.began()
+        self.ready_ranks.add(rank)
+        self.changes.notify()
 
     async def batch(self, step: int, rank: int) -> BatchShard | None:
         """`rank`'s shard of batch `step`; None if it is not complete within the long poll, or
@@ -149,7 +127,7 @@ class Controller:
         if step not in self._leased:
             try:
                 await self.buffer.changes.wait_for(
-                    lambda: self._closing or step in self._leased or self._ready_for(step),
+                    lambda: self.is_closing or step in self._leased or self._ready_for(step),
                     who=f"trainer rank {rank}",
                     what=f"batch {step}",
                     timeout_s=LONG_POLL_S,
@@ -157,7 +135,7 @@ class Controller:
                 )
             except TimeoutError:
                 return None
-        if self._closing and step >= self.buffer.version:
+        if self.is_closing and step >= self.buffer.version:
             return None
         async with self._turn:
             if asked_by != self.token:
@@ -213,6 +191,11 @@ class Controller:
             return Due(checkpoint=False, evaluation=False)
         owed = self._evaluations is not None and self._evaluations.owed(step + 1)
         return self._plan.after(step + 1, owed=owed)
+
+    async def reported(self, report: StepReport, *, token: str) -> dict[str, float | None] | None:
+        """See `report`; None if whoever reports has been replaced."""
+        async with self._turn:
+            return await self.report(report) if token == self.token else None
 
     async def report(self, report: StepReport) -> dict[str, float | None]:
         """Rank 0 finished a step: its version becomes the current one, unless a later one is. All
@@ -308,74 +291,3 @@ class Controller:
             "throughput/generated_tokens_per_s": (self.generated_tokens - generated) / elapsed,
             "time/step": elapsed,
         }
-
-    # ------------------------------------------------------------------ HTTP
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI app trainer ranks talk to."""
-        try:
-            status, body = await self._route(scope, receive)
-        except ValueError as error:
-            status, body = 400, str(error).encode()
-        except Exception as error:  # not the rank's fault: the run ends with this very error
-            status, body = 500, f"the controller failed: {error!r}".encode()
-            if not self._failure.done():
-                self._failure.set_exception(error)
-        await reply(send, status, body, content_type="application/msgpack")
-
-    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        given = header(scope, b"authorization").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
-            return _UNKNOWN
-        self.heard_s = time.monotonic()
-        method, path = scope["method"], scope["path"]
-        if method == "GET" and (match := re.fullmatch(r"/batch/(\d+)", path)):
-            return await self._get_batch(int(match[1]), scope)
-        if method != "POST":
-            return 404, f"no route {method} {path}".encode()
-        body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-        if given != self.token:  # the ranks have been replaced meanwhile
-            return _UNKNOWN
-        if path == "/report":
-            async with self._turn:
-                if given != self.token:
-                    return _UNKNOWN
-                found = await self.report(StepReport.unpack(body))
-            return 200, msgspec.json.encode(found)
-        if path == "/checkpoint":
-            done = msgspec.json.decode(body, type=_Checkpoint)
-            await self.checkpointed(done.step, done.folder)
-            return 200, b""
-        if path == "/ready":
-            rank = int(msgspec.json.decode(body)["rank"])
-            if rank == 0 and self._evaluations is not None:
-                self._evaluations.began()
-            self.ready_ranks.add(rank)
-            self.changes.notify()
-            return 200, b""
-        if path in ("/publish/begin", "/publish/end"):
-            return await self._publish(body, begins=path.endswith("begin"))
-        return 404, f"no route {method} {path}".encode()
-
-    async def _publish(self, body: bytes, *, begins: bool) -> tuple[int, bytes]:
-        if begins:
-            begin = msgspec.json.decode(body, type=_PublishBegin)
-            if self._closing:
-                return 410, b"the run is ending"
-            engines = await self._publications.begin_publication(begin.version)
-            return (200, msgspec.json.encode({"engines": engines})) if engines else (204, b"")
-        end = msgspec.json.decode(body, type=_PublishEnd)
-        await self._publications.end_publication(end.version, served=end.served, failed=end.failed)
-        return 200, b""
-
-    async def _get_batch(self, step: int, scope: Scope) -> tuple[int, bytes]:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        rank = int(query.get("rank", ["0"])[0])
-        if not 0 <= rank < self._config.trainer.num_ranks:
-            return 400, f"rank {rank} of {self._config.trainer.num_ranks}".encode()
-        is_new = step >= self.buffer.version
-        if rank == 0 and self._publications.wanted and is_new and not self._closing:
-            return 205, b""
-        shard = await self.batch(step, rank)
-        if shard is None:
-            return (410, b"the run is ending") if self._closing and is_new else (204, b"")
-        return 200, shard.pack()

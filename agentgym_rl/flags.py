@@ -187,8 +187,10 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, train, "
-    names += "trainer, verifier, weights"
+    names = (
+        "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, train, "
+    )
+    names += "train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from .cluster.local import LocalProcesses
 from .config import Config, EmbeddedEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
-from .fleet_checks import agreed, check_seeds, salt_of
+from .fleet_checks import agreed, check_seeds, hanging, salt_of
 from .gateway.router import Router
 from .servers import AttachedServer, LocalServer, Server, make_servers
 from .waiting import watched
@@ -138,20 +137,14 @@ class Fleet:
     async def _watch_progress(self) -> None:
         """A server that answers its health route may hang all the same: let it be restarted."""
         limit_s = self._config.own_engine.stall_timeout_s
-        pause_s = min(1.0, limit_s / 4)
-        while True:
-            slept = time.monotonic()
-            await asyncio.sleep(pause_s)
-            if time.monotonic() - slept > 2 * pause_s + 1.0:
-                continue  # this process stood still, and what came meanwhile is not read yet
-            for name, silent_s in self.router.silent_s.items():
-                if silent_s > limit_s and not self._publishing:
-                    server = self._servers[name]
-                    self._leave(server)
-                    await server.retire(
-                        f"it was asked, and has sent no token for {silent_s:.0f} s "
-                        "(engine.stall_timeout_s)"
-                    )
+        async for name, silent_s in hanging(self.router, limit_s=limit_s):
+            if not self._publishing:
+                server = self._servers[name]
+                self._leave(server)
+                await server.retire(
+                    f"it was asked, and has sent no token for {silent_s:.0f} s "
+                    "(engine.stall_timeout_s)"
+                )
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.

@@ -1,13 +1,16 @@
-"""What the servers of a fleet have in common, and what they may not have."""
+"""What the servers of a fleet have in common, what they may not have, and who of them hangs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Literal
 
 from .config import Config, VllmEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError
+from .gateway.router import Router
 from .servers import Server
 
 
@@ -51,3 +54,16 @@ def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
             )
     shortest = min(info.max_model_len for info in infos.values())
     return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
+
+
+async def hanging(router: Router, *, limit_s: float) -> AsyncIterator[tuple[str, float]]:
+    """For ever: servers that were asked and have sent no token for so long, and for how long."""
+    pause_s = min(1.0, limit_s / 4)
+    while True:
+        slept = time.monotonic()
+        await asyncio.sleep(pause_s)
+        if time.monotonic() - slept > 2 * pause_s + 1.0:
+            continue  # this process stood still, and what came meanwhile is not read yet
+        for name, silent_s in router.silent_s.items():
+            if silent_s > limit_s:
+                yield name, silent_s

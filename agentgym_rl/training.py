@@ -23,6 +23,7 @@ from .cluster.forking import Forks, ForkServer
 from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
+from .controller_api import ControllerApi
 from .episode_log import EpisodeLog
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
@@ -214,7 +215,7 @@ class TrainingRun(ABC):
         start = time.monotonic()
         self.progress.phase("starting engines and trainer")
         async with (
-            serving(self.controller, host="127.0.0.1", port=0) as controller_url,
+            serving(self._api(), host="127.0.0.1", port=0) as controller_url,
             self.fleet.running(),
         ):
             await self.trainer.start(controller_url)
@@ -239,6 +240,9 @@ class TrainingRun(ABC):
             trainer_restarts=self.trainer.restarts,
             duration_s=time.monotonic() - start,
         )
+
+    def _api(self) -> ControllerApi:
+        return ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:

@@ -34,7 +34,7 @@ LINES = [
     "episode controller fleet resumed eval_queue",
     "eval_folder eval_result",
     "eval_compare groups training_result",
-    "rollout evaluate audit online training_summary",
+    "rollout evaluate audit online training_summary controller_api",
     "stack",
     "endpoint warmup evaluator trainer_group",
     "training",

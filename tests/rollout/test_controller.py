@@ -12,6 +12,7 @@ from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Controller
+from agentgym_rl.controller_api import ControllerApi
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.metrics import MetricsFile, read_metrics
 from agentgym_rl.task import Task
@@ -51,7 +52,8 @@ async def served(path, fleet: Publications | None = None):
         token="secret",
         on_step=lambda *_: None,
     )
-    async with serving(controller, host="127.0.0.1", port=0) as url:
+    api = ControllerApi(controller, num_ranks=2)
+    async with serving(api, host="127.0.0.1", port=0) as url:
         headers = {"authorization": "Bearer secret"}
         async with aiohttp.ClientSession(url, headers=headers) as http:
             yield Served(controller, http, log)
