@@ -12,8 +12,7 @@ from typing import Any
 
 from arl_envs.math.env import MathEnv
 
-from agentgym_rl.env import Step
-from agentgym_rl.task import Message
+from agentgym_rl.env import Message, Step
 
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 
