@@ -104,8 +104,8 @@ def settings(text: str) -> dict[str, Any]:
         reader.fail(text.rindex(f"[{again}]") + 1, f"the name {again!r} is given twice")
     engines = [part for component in parts for part in component if not part.trains]
     trainers = [part for component in parts for part in component if part.trains]
-    for kind, found, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
-        if not found:
+    for kind, there, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
+        if not there:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:
         reader.fail(engines[1].start, "one kind of engine serves a run: expected no second one")
