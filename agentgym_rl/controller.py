@@ -25,7 +25,7 @@ from .metrics import MetricsFile, Overlap, finite
 from .neighbours import Evaluations, Publications
 from .recovery import NOTHING, Recovered, batches
 from .schedule import Due, Plan
-from .timeline import PhasesFile
+from .timeline import PhasesFile, StepPhases
 from .waiting import Changes
 
 log = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class Controller:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
-        self._phases.write(report.step, report.intervals, report.others)
+        self._phases.write(StepPhases(report.step, report.intervals, report.others))
         self.history.append(metrics)
         self.num_reports += 1
         if is_new:

@@ -38,20 +38,16 @@ class PhasesFile:
         if not text.endswith("\n"):  # a crash cut the last line short
             self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
 
-    def write(
-        self,
-        step: int,
-        intervals: Sequence[Interval],
-        others: Mapping[str, Sequence[Interval]] | None = None,
-    ) -> None:
-        """Append a step's phases: of rank 0, and of `others` by name.
+    def write(self, found: StepPhases) -> None:
+        """Append those of a step.
 
         Raises:
             StorageError: the disk is full, say.
         """
-        line = {"step": step, "phases": intervals, "others": others or {}}
+        line = {"step": found.step, "phases": found.trainer, "others": found.others}
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps(line) + "
+")
             self._file.flush()
         except OSError as error:
             raise StorageError.of(self._path, error) from error
