@@ -1,7 +1,8 @@
-"""`arl` forked from one process that has made the imports of the controller and of its children.
+"""`arl`, or another module, forked from one process that has made the imports of the controller and
+of its children.
 
-Each `arl` gets a fork server of its own, as it starts one where nobody gives it one: that alone,
-and the imports, are left out.
+Each gets a fork server of its own, as `arl` starts one where nobody gives it one: that alone, and
+the imports, are left out.
 """
 
 import json
@@ -38,7 +39,14 @@ class _Server:
         self.said: dict[int, dict] = {}
         """What is known of each request."""
 
-    def ask(self, module: str, arguments: list[str], environment: dict[str, str], files) -> int:
+    def ask(
+        self,
+        module: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        files: list[int],
+    ) -> int:
         """Returns the request's id, once its process runs."""
         path = [*environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
         request = Request(
@@ -46,7 +54,7 @@ class _Server:
             module=module,
             arguments=arguments,
             environment={**rank_environment(Config()), **environment},
-            folder=os.getcwd(),
+            folder=str(folder),
             path=[folder for folder in path if folder],
             nested=True,
         )
@@ -72,15 +80,22 @@ def _server() -> _Server:
     return _Server()
 
 
-class ForkedArl:
-    """`arl` with these arguments, running; the part of `subprocess.Popen` that tests use."""
+class Forked:
+    """`python -m module arguments`, running; the part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         environment = dict(os.environ) if env is None else env
         self._text: tuple[str, str] | None = None
         self._output = [tempfile.TemporaryFile() for _ in ("stdout", "stderr")]  # noqa: SIM115
         files = [file.fileno() for file in self._output]
-        self._id = _server().ask("agentgym_rl", list(arguments), environment, files)
+        where = folder or Path.cwd()
+        self._id = _server().ask(module, list(arguments), environment, where, files)
         self.pid: int = self._said["pid"]
 
     @property
@@ -107,7 +122,7 @@ class ForkedArl:
         while self.returncode is None:
             left = end - time.monotonic()
             if left <= 0:
-                raise subprocess.TimeoutExpired("arl", timeout)
+                raise subprocess.TimeoutExpired("a forked process", timeout)
             _server().listen(left)
         if self._text is None:
             out, err = (_all(file) for file in self._output)
@@ -121,15 +136,32 @@ def _all(output: IO[bytes]) -> str:
         return output.read().decode()
 
 
-def arl(
-    *arguments: str | Path, env: dict[str, str] | None = None
+class ForkedArl(Forked):
+    """`arl` with these arguments, running."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        super().__init__("agentgym_rl", *arguments, env=env)
+
+
+def run(
+    module: str,
+    *arguments: str | Path,
+    env: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `arl` to its end."""
+    """Run `python -m module arguments` in `folder` to its end."""
     words = list(map(str, arguments))
-    process = ForkedArl(*words, env=env)
+    process = Forked(module, *words, env=env, folder=folder)
     try:
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode is not None
     return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def arl(
+    *arguments: str | Path, env: dict[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `arl` in `folder` to its end."""
+    return run("agentgym_rl", *arguments, env=env, folder=folder)
