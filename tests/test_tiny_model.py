@@ -111,6 +111,7 @@ def test_a_bundle_is_small_and_complete(name: str) -> None:
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 2_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_it_loads_and_runs(name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED_MODELS[name])
@@ -183,6 +184,7 @@ def test_transformers_marks_what_the_assistant_said() -> None:
     assert said.endswith("</tool_call><|im_end|>")
 
 
+@pytest.mark.slow
 @given(st.text(max_size=80))
 def test_any_text_survives_the_tokenizer(text: str) -> None:
     ids = TOKENIZER.encode(text, add_special_tokens=False)

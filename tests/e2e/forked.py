@@ -5,6 +5,7 @@ Each gets a fork server of its own, as `arl` starts one where nobody gives it on
 the imports, are left out.
 """
 
+import atexit
 import json
 import os
 import socket
@@ -34,7 +35,8 @@ class _Server:
         config = Config()
         modules = (*rank_imports(config), *engine_imports(config), *CONTROLLER, *TOKENS_AND_TYPES)
         self._server = ForkServer(modules, environment=rank_environment(config))
-        self._server.__enter__()  # it ends with this process
+        self._server.__enter__()
+        atexit.register(self._server.__exit__)
         self._ids = count()
         self.said: dict[int, dict] = {}
         """What is known of each request."""
@@ -97,6 +99,32 @@ class Forked:
         where = folder or Path.cwd()
         self._id = _server().ask(module, list(arguments), environment, where, files)
         self.pid: int = self._said["pid"]
+        self._read = 0
+        """Bytes of stdout that `readline` has returned."""
+
+    def readline(self, timeout: float = 120) -> str:
+        """The next line of stdout; what there is of it where the process ends before."""
+        end = time.monotonic() + timeout
+        while True:
+            ended = self.poll() is not None
+            text = os.pread(self._output[0].fileno(), 1 << 16, self._read)
+            line, newline, _ = text.partition(b"\n")
+            if newline or ended:
+                self._read += len(line + newline)
+                return (line + newline).decode()
+            if time.monotonic() >= end:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            _server().listen(0.01)
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has ended; -N: signal N."""
+        end = time.monotonic() + timeout
+        while self.returncode is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            _server().listen(left)
+        return self.returncode
 
     @property
     def _said(self) -> dict:
@@ -118,12 +146,7 @@ class Forked:
         self.send_signal(9)
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        end = time.monotonic() + timeout
-        while self.returncode is None:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired("a forked process", timeout)
-            _server().listen(left)
+        self.wait(timeout)
         if self._text is None:
             out, err = (_all(file) for file in self._output)
             self._text = out, err
