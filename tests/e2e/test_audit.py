@@ -20,7 +20,7 @@ from .forked import arl
 pytestmark = pytest.mark.slow
 
 CHANGING = (
-    "--steps=5",
+    "--steps=8",
     "--rollout.groups_per_batch=8",
     "--rollout.group_size=8",
     "--eval.num_tasks=0",

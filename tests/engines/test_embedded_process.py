@@ -118,7 +118,7 @@ def test_a_dead_decode_thread_ends_the_process_with_its_traceback(model_dir, cal
 
     with _process(model_dir("qwen3"), dies_after=60) as (process, url):
         asyncio.run(scenario(url))
-        assert process.wait(5) != 0
+        assert process.wait(60) != 0
         assert "the decoder broke" in process.communicate(timeout=5)[1]
 
 
