@@ -28,8 +28,6 @@ from agentgym_rl.model import resolve_paths
 from agentgym_rl.registry import make, make_agent, spec
 from agentgym_rl.task import Task
 
-from .e2e.forked import arl
-
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 TASK = Task(id="t", seed=7)
@@ -213,10 +211,17 @@ SMALL = {
 
 
 def train(tmp_path: Path, *argv: str) -> dict:
+    arl = [sys.executable, "-c", "from agentgym_rl.cli import main; main()"]
     small = [f"--{key}={value}" for key, value in SMALL.items()]
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
-    words = ["train", *argv, *small, "--json", "--run", str(tmp_path / "run")]
-    done = arl(*words, env=os.environ | {"PYTHONPATH": path}, folder=tmp_path)
+    done = subprocess.run(
+        [*arl, "train", *argv, *small, "--json", "--run", str(tmp_path / "run")],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

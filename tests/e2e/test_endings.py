@@ -104,7 +104,7 @@ def test_an_engine_killed_while_it_starts_ends_the_run(start):
 
 
 def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
-    run = start("--steps=2", "--eval.num_tasks=512", NO_RESTART)
+    run = start("--steps=2", "--eval.num_tasks=1024", NO_RESTART)
     run.wait_for_step(1)  # the last: what follows is the evaluation
     time.sleep(0.5)
     os.kill(run.child("engine"), signal.SIGKILL)

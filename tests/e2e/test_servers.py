@@ -54,7 +54,7 @@ def test_one_of_two_servers_is_killed_and_comes_back(start):
 
 
 def test_the_only_server_is_killed_and_comes_back_at_the_current_version(start):
-    run = start("--steps=8", "--eval.num_tasks=16")
+    run = start("--steps=8", "--eval.num_tasks=64")
     run.wait_for_step(2)
     os.kill(engines(run)[0], signal.SIGKILL)
     killed = time.monotonic()

@@ -132,6 +132,6 @@ def test_an_agent_that_always_fails_stops_the_run_with_its_traceback(start):
 
 
 def test_the_same_seed_gives_the_same_evaluation(start):
-    settings = ("--rollout.max_staleness=0", "--steps=1", "--eval.num_tasks=32", "--seed=5")
+    settings = ("--rollout.max_staleness=0", "--steps=1", "--eval.num_tasks=64", "--seed=5")
     first, second = (start(*settings).result()["eval_before"] for _ in range(2))
     assert first == second

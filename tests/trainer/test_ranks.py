@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,27 +22,24 @@ from rank_child import (
 from agentgym_rl.config import preset_names
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
-from tests.e2e.forked import Forked
+
+CHILD = Path(__file__).with_name("rank_child.py")
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tiny_model, tmp_path_factory) -> Path:
     """The folder two finished ranks left behind."""
     out = tmp_path_factory.mktemp("ranks")
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     children = [
-        Forked(
-            *("rank_child", str(tiny_model), str(out), str(rank)),
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        subprocess.Popen([sys.executable, str(CHILD), str(tiny_model), str(out), str(rank)])
         for rank in (0, 1)
     ]
     try:
-        for child in children:
-            assert (child.wait(timeout=240), child.communicate(timeout=10)) == (0, ("", ""))
+        assert [child.wait(timeout=120) for child in children] == [0, 0]
     finally:
         for child in children:
             child.kill()
+            child.wait()
     return out
 
 

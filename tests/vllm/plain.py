@@ -42,7 +42,6 @@ class PlainForward:
     """Log-probs of every token of a sequence, by a forward of one version's weights at a time."""
 
     def __init__(self, model_dir: Path = BUNDLED) -> None:
-        torch.set_num_threads(1)  # the server's threads take the other cores
         self._model: Any = AutoModelForCausalLM.from_pretrained(
             model_dir, dtype=torch.float32
         ).eval()

@@ -65,7 +65,7 @@ def test_the_main_job_learns_and_every_trained_token_is_exact(vllm_python, tmp_p
 
 
 SMALL = (
-    "--steps=6",
+    "--steps=12",
     "--eval.num_tasks=0",
     "--weights.keep_versions=all",
     "--rollout.max_tokens=64",
@@ -123,10 +123,10 @@ def test_a_server_that_runs_already_gets_its_weights_over_sockets(start_vllm, tm
     try:
         exact = "--rollout.interrupt=recompute"
         result = train("", tmp_path / "run", *flags, *attached, exact)
-        again = train("", tmp_path / "again", *flags, *attached, exact)  # it serves version 6 now
+        again = train("", tmp_path / "again", *flags, *attached, exact)  # it serves version 12 now
     finally:
         server.stop()
-    assert result["steps"] == again["steps"] == 6
+    assert result["steps"] == again["steps"] == 12
     for run in ("run", "again"):
         code, report = audit(tmp_path / run)
         assert (code, report["passed"], report["coverage"]) == (0, True, 1.0)
@@ -183,14 +183,14 @@ def test_a_server_is_killed_and_no_episode_pays(
     folder = tmp_path / "run"
     monkeypatch.setenv("ARL_RUN", str(folder))
     flags = (f"--engine.num_servers={num_servers}", f"--weights.transport={transport}")
-    process = start_training(vllm_python, folder, *flags, "--steps=8", "--eval.num_tasks=0")
+    process = start_training(vllm_python, folder, *flags, "--steps=20", "--eval.num_tasks=0")
     try:
         kill_in_mid_turn(process, folder, num_servers - 1)
         code, result, err = finished(process)
     finally:
         process.kill()
     assert code == 0, err
-    assert result["steps"] == 8
+    assert result["steps"] == 20
     assert result["engines"]["failovers"] > 0
     assert set(result["outcomes"]) <= {"completed", "truncated"}
     if num_servers == 1:
