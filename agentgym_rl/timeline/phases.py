@@ -46,8 +46,7 @@ class PhasesFile:
         """
         line = {"step": found.step, "phases": found.trainer, "others": found.others}
         try:
-            self._file.write(json.dumps(line) + "
-")
+            self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         except OSError as error:
             raise StorageError.of(self._path, error) from error
