@@ -231,7 +231,7 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
                     await run.until(lambda: not fleet.router.serving)
                     os.kill(processes.pid("engine-0"), signal.SIGCONT)
                     await run.until(lambda: fleet.wanted)
-                    assert await run.publish(2) == ("engine-0",)
+                    assert await run.publish(2) == ("engine-0#1",)
                     assert await run.versions(2) == {2}
                     assert fleet.restarts == 1
                     watch.cancel()
