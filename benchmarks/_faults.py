@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -27,11 +28,12 @@ def _stutter(command: str) -> Injection:
 
     def inject(run: FaultyRun) -> None:
         pid = run.child(command)
-        for _ in range(10):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.8)
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.2)
+        with contextlib.suppress(ProcessLookupError):  # a false alarm, which the run's log has
+            for _ in range(10):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.8)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.2)
 
     return inject
 
