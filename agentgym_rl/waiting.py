@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 log = logging.getLogger(__name__)
@@ -34,13 +33,14 @@ class Changes:
         Raises:
             TimeoutError: `timeout_s` passed; names who waited for what.
         """
-        start = time.monotonic()
+        clock = asyncio.get_running_loop().time
+        start = clock()
         while not condition():
-            waited = time.monotonic() - start
+            waited = clock() - start
             if waited >= timeout_s:
                 raise TimeoutError(f"{who} waited {waited:.0f} s for {what}")
             try:
                 async with asyncio.timeout(min(REPORT_EVERY_S, timeout_s - waited)):
                     await self._event.wait()
             except TimeoutError:
-                log.info("%s has waited %.0f s for %s", who, time.monotonic() - start, what)
+                log.info("%s has waited %.0f s for %s", who, clock() - start, what)
