@@ -37,7 +37,7 @@ LINES = [
     "stack",
     "endpoint warmup evaluator",
     "training",
-    "run serve_run model_export eval_run reverify check sft ledger replay",
+    "run serve_run model_export eval_run reverify check sft ledger replay plan",
     "config_keys",
     "flags",
     "arguments",

@@ -27,16 +27,16 @@ from agentgym_rl.trajectory import Trajectory
 from .decode_steps import DecodeSteps, decode_steps, engine_rates, line
 from .lengths import Limits, RecordedShapes, Turn
 from .prediction import Prediction
-from .rates import EngineRates, Rates, RolloutRates, TrainerRates, WeightRates
+from .rates import EngineRates, Rates, TrainerRates, WeightRates
 from .simulation import simulate
 from .trainer import learning_episodes, rounds_of
 
-_FLOOR = 0.1
-"""Quantile of a time at which nothing else held it up."""
-_TOLERANCE = 0.01
-_ROUNDS = 12
-_LEAST_S, _MOST_S = 1e-5, 0.5
-"""Between which a turn's computing is looked for."""
+_TOLERANCE = 0.02
+_ROUNDS = 8
+_SHORTEST = 0.1
+"""Quantile of waits."""
+_FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
+"""Of a turn's computing: where the search begins, and between what it stays."""
 
 Recorded = tuple[Sequence[Turn], float, int]
 """Turns, reward, and tokens after the last reply."""
@@ -61,6 +61,20 @@ class RecordedRun:
         seconds = sum(self.metrics[step].get("time/step") or 0.0 for step in later)
         return sum(len(group) for step in later for group in self.batches[step]) / seconds
 
+    @property
+    def compute_s(self) -> float:
+        """In which the trainer computed, of a batch but the first."""
+        later = sorted(self.batches)[1:]
+        return float(np.mean([_seconds(self.phases[step], *COMPUTE_PHASES) for step in later]))
+
+    @property
+    def turn_s(self) -> float:
+        """From the last token of a turn to the last one of the next, the mean; 0 if there is only
+        one turn."""
+        ends = [_ends(episode) for episode in self.episodes]
+        waits = [b - a for times in ends for a, b in zip(times, times[1:], strict=False)]
+        return float(np.mean(waits)) if waits else 0.0
+
     def mean(self, name: str) -> float:
         """Of a metric, over all batches but the first."""
         values = [step.get(name) for step in self.metrics[1:]]
@@ -80,7 +94,8 @@ class RecordedRun:
 
 
 def read_run(run: Path) -> RecordedRun:
-    """
+    """All of a run that a plan needs.
+
     Raises:
         ConfigError: it is no run, or too short to say anything.
     """
@@ -104,26 +119,60 @@ def read_run(run: Path) -> RecordedRun:
 def calibrate(run: Path, recorded: RecordedRun, base: Rates) -> tuple[Rates, Prediction]:
     """`base` with what was measured in its place, and the simulation of the run itself.
 
+    What was measured while processors were short is what made the simulation short of them, too:
+    so the trainer's and the rollout's rates are those with which the simulated run spends as long
+    on a batch, on a publication and from turn to turn as the real one did.
+
     Raises:
         ConfigError: the run does not say enough.
     """
     rates = _measured(run, recorded, base)
     shapes = recorded.shapes(recorded.config)
-    low, high = _LEAST_S, _MOST_S
     prediction = simulate(recorded.config, rates, shapes)
-    call_s = turn_s = 0.0
     for _ in range(_ROUNDS):
-        turn_s = (low * high) ** 0.5
-        rollout = RolloutRates(turn_s=turn_s, call_s=call_s)
-        rates = rates.model_copy(update={"rollout": rollout})
-        prediction = simulate(recorded.config, rates, shapes)
-        if abs(prediction.episodes_per_s / recorded.episodes_per_s - 1) < _TOLERANCE:
+        factors = _factors(recorded, prediction)
+        if max(abs(factor - 1) for factor in factors) < _TOLERANCE:
             break
-        if prediction.episodes_per_s > recorded.episodes_per_s:
-            low = turn_s
-        else:
-            high = turn_s
+        rates = _scaled(rates, *factors)
+        rates = _handed_over(rates, recorded, prediction)
+        prediction = simulate(recorded.config, rates, shapes)
     return rates, prediction
+
+
+def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, float, float]:
+    """By how much too fast the simulated trainer, publication and rollout are."""
+    compute = recorded.compute_s / prediction.compute_s
+    sync = recorded.mean("time/weight_sync") / prediction.weight_sync_s
+    turn = recorded.turn_s / prediction.turn_s if recorded.turn_s and prediction.turn_s else (
+        prediction.episodes_per_s / recorded.episodes_per_s
+    )
+    return compute, sync, turn
+
+
+def _handed_over(rates: Rates, recorded: RecordedRun, prediction: Prediction) -> Rates:
+    """With what the shortest waits for a batch took: there was one, and it was handed over."""
+    real = [_seconds(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]]
+    simulated = [step.seconds("rollout_wait") for step in prediction.steps[1:]]
+    missing = float(np.quantile(real, _SHORTEST) - np.quantile(simulated, _SHORTEST))
+    episodes = recorded.config.rollout.groups_per_batch * recorded.config.rollout.group_size
+    each = max(rates.rollout.handover_s_per_episode + 0.7 * missing / episodes, 0.0)
+    rollout = rates.rollout.model_copy(update={"handover_s_per_episode": each})
+    return rates.model_copy(update={"rollout": rollout})
+
+
+def _scaled(rates: Rates, compute: float, sync: float, turn: float) -> Rates:
+    trainer, weights, rollout = rates.trainer, rates.weights, rates.rollout
+    fields = ("forward_microbatch_s", "forward_s_per_token", "train_microbatch_s")
+    fields += ("train_s_per_token", "optimizer_s")
+    faster = {name: getattr(trainer, name) * compute for name in fields}
+    turn_s = min(max(rollout.turn_s * turn, _LEAST_S), _MOST_S)
+    return rates.model_copy(
+        update={
+            "trainer": trainer.model_copy(update=faster),
+            "weights": weights.model_copy(update={"stage_s": weights.stage_s * sync}),
+            "rollout": rollout.model_copy(update={"turn_s": turn_s}),
+        }
+    )
 
 
 def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
@@ -149,6 +198,7 @@ def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
             "engine": rates,
             "trainer": _trainer_rates(recorded, speed),
             "weights": _weight_rates(recorded, speed),
+            "rollout": base.rollout.model_copy(update={"turn_s": base.rollout.turn_s or _FIRST_S}),
         }
     )
 
@@ -251,8 +301,17 @@ def _weight_rates(recorded: RecordedRun, speed: float) -> WeightRates:
     return WeightRates(stage_s=stage_s * speed, pause_s=pause_s * speed)
 
 
-def _seconds(intervals: Sequence[Interval], phase: str) -> float:
-    return sum(end - start for name, start, end in intervals if name == phase)
+def _seconds(intervals: Sequence[Interval], *phases: str) -> float:
+    return sum(end - start for name, start, end in intervals if name in phases)
+
+
+def _ends(episode: Trajectory) -> list[float]:
+    """When the last token of each turn came, in order."""
+    turns: dict[int, float] = {}
+    for row in episode.rows:
+        for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
+            turns[turn] = float(row.times_s[row.turn_ids == turn].max())
+    return sorted(turns.values())
 
 
 def _recorded(group: Sequence[Trajectory]) -> list[Recorded]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 
 _ROUNDING = 1e-9
@@ -111,16 +113,17 @@ class Cores:
 
 
 class Process:
-    """A process that does many things at once on one processor, each in turn, as an event loop
-    does: n of them take n times as long."""
+    """A process with one event loop: what it does is cut into `SLICES`, between which others have
+    their turn, in the order in which they came; what is `urgent` comes before all that wait."""
+
+    SLICES = 4
+    """Of a piece of work: about as often as a request comes back to the loop for its next part."""
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
         self._loop = asyncio.get_running_loop()
-        self._progress = 0.0
-        self._heap: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._order = count()
-        self._running: Work | None = None
+        self._line: deque[_Piece] = deque()
+        self._running = False
         self._busy_since = 0.0
         self._busy_s = 0.0
 
@@ -128,36 +131,43 @@ class Process:
     def busy_s(self) -> float:
         """For how long it has had something to do so far."""
         now = self._loop.time()
-        return self._busy_s + (now - self._busy_since if self._heap else 0.0)
+        return self._busy_s + (now - self._busy_since if self._running else 0.0)
 
-    async def work(self, seconds: float) -> None:
-        """Do what takes `seconds` of an idle process. To be waited for to its end: who leaves
-        early leaves the work behind."""
+    async def work(self, seconds: float, *, urgent: bool = False) -> None:
+        """Do what takes `seconds` of its own time. To be waited for to its end: who leaves early
+        leaves the work behind."""
         if seconds <= 0:
             return
-        self._pause()
-        if not self._heap:
-            self._busy_since = self._loop.time()
-        done = self._loop.create_future()
-        heapq.heappush(self._heap, (self._progress + seconds, next(self._order), done))
-        self._go_on()
-        await done
-
-    def _pause(self) -> None:
-        if self._running is not None:
-            self._progress += self._cores.stop(self._running) / len(self._heap)
-            self._running = None
-
-    def _go_on(self) -> None:
-        if self._heap:
-            left = (self._heap[0][0] - self._progress) * len(self._heap)
-            self._running = self._cores.begin(left, self._due)
+        piece = _Piece(seconds / self.SLICES, self.SLICES, self._loop.create_future())
+        if urgent:
+            self._line.appendleft(_Piece(seconds, 1, piece.done))
         else:
-            self._busy_s += self._loop.time() - self._busy_since
+            self._line.append(piece)
+        if not self._running:
+            self._running = True
+            self._busy_since = self._loop.time()
+            self._next()
+        await piece.done
 
-    def _due(self) -> None:
-        self._running = None
-        self._progress, _, done = heapq.heappop(self._heap)
-        if not done.done():
-            done.set_result(None)
-        self._go_on()
+    def _next(self) -> None:
+        if not self._line:
+            self._running = False
+            self._busy_s += self._loop.time() - self._busy_since
+            return
+        piece = self._line.popleft()
+        self._cores.begin(piece.slice_s, lambda: self._sliced(piece))
+
+    def _sliced(self, piece: _Piece) -> None:
+        piece.left -= 1
+        if piece.left:
+            self._line.append(piece)
+        elif not piece.done.done():
+            piece.done.set_result(None)
+        self._next()
+
+
+@dataclass(slots=True)
+class _Piece:
+    slice_s: float
+    left: int
+    done: asyncio.Future[None]

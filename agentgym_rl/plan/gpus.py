@@ -41,7 +41,8 @@ _SAMPLED_FLOPS = 2.0
 
 
 def gpu_of(name: str) -> Gpu:
-    """
+    """A GPU by its name.
+
     Raises:
         ConfigError: it is not known.
     """
@@ -53,8 +54,8 @@ def gpu_of(name: str) -> Gpu:
     return GPUS[name]
 
 
-def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1, ranks: int = 1) -> Rates:
-    """Rates of an engine on `tensor_parallel` GPUs and of a trainer on `ranks` of them.
+def rates_of(hardware: HardwareRates, *, tensor_parallel: int = 1) -> Rates:
+    """Rates of an engine on `tensor_parallel` GPUs, and of a trainer's rank on one.
 
     Decoding reads all weights and the KV of all contexts from memory; prefills and the trainer
     are held up by arithmetic.

@@ -24,6 +24,8 @@ class SimulatedPlayer:
         """`turn_s` of `process` go into every turn: half before it is asked for, half after."""
         self.longest_episode_s = 0.0
         self.longest_turn_s = 0.0
+        self.turns: list[float] = []
+        """Seconds from the last token of a turn to the last token of the next."""
         self._shapes = shapes
         self._fleet = fleet
         self._process = process
@@ -37,12 +39,16 @@ class SimulatedPlayer:
         shape = self._shapes.shape(int(task.id), int(episode_id.rpartition("-")[2]))
         start = clock()
         versions: set[int] = set()
+        ended = None
         for turn in shape.turns:
             if turn.before_s > 0:
                 await asyncio.sleep(turn.before_s)
             asked = clock()
             await self._process.work(self._turn_s / 2)
             versions |= await self._fleet.sample(episode_id, turn.context, turn.sampled)
+            if ended is not None:
+                self.turns.append(clock() - ended)
+            ended = clock()
             await self._process.work(self._turn_s / 2)
             self.longest_turn_s = max(self.longest_turn_s, clock() - asked)
         self._fleet.forget(episode_id)

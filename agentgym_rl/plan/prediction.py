@@ -38,6 +38,11 @@ class Prediction:
     """Share of the time in which the rollout's process computed."""
     overlap: float
     """Share of tokens sampled while the trainer computed."""
+    turn_s: float
+    """From the last token of a turn to the last one of the next, over the whole run; 0 where
+    episodes have one turn."""
+    compute_s: float
+    """Of a batch, in which the trainer computed."""
     weight_sync_s: float
     micro_batches: float
     """Of one rank and batch, all passes together."""

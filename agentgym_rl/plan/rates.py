@@ -74,8 +74,8 @@ class RolloutRates(Section):
 
     turn_s: float = Field(default=0.0, ge=0)
     """Of its processor, for each turn."""
-    call_s: float = Field(default=0.0, ge=0)
-    """The same for each call of the trainer: a batch, a publication's begin and end, a report."""
+    handover_s_per_episode: float = Field(default=0.0, ge=0)
+    """The same for assembling a batch and handing it to the trainer."""
 
 
 class LengthRates(Section):

@@ -14,6 +14,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode import Player
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.metrics import COMPUTE_PHASES
 from agentgym_rl.rollout import Rollout
 
 from .clock import run_virtual
@@ -172,6 +173,8 @@ class _Run:
             requests_per_engine=(last.request_s - first.request_s) / engine_s,
             rollout_busy=(last.busy_s - first.busy_s) / seconds,
             overlap=sum(step.overlapped_tokens for step in steps) / max(generated, 1.0),
+            turn_s=_mean(player.turns),
+            compute_s=_mean([step.seconds(*COMPUTE_PHASES) for step in steps]),
             weight_sync_s=_mean([step.seconds("weight_sync") for step in steps]),
             micro_batches=_mean([step.micro_batches for step in steps]),
             preemptions=fleet.preemptions,
@@ -182,7 +185,8 @@ class _Run:
 
 
 async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer) -> None:
-    """
+    """Both sides, until the last batch is trained.
+
     Raises:
         ConfigError, TimeoutError: as the run itself would.
     """

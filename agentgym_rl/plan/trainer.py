@@ -52,7 +52,7 @@ class SimulatedTrainer:
         *,
         packing: Packing = fill_bins,
     ) -> None:
-        """`process` is the rollout's, which answers the trainer's calls."""
+        """`process` is the rollout's, which assembles batches."""
         self.steps: list[Step] = []
         self._config = config
         self._rates = rates
@@ -83,7 +83,8 @@ class SimulatedTrainer:
             while shard is None:
                 shard = await self._controller.batch(step, rank)
             shards.append(shard)
-        await self._process.work(self._rates.rollout.call_s)
+        seconds = self._rates.rollout.handover_s_per_episode * len(shards[0].rewards)
+        await self._process.work(seconds, urgent=True)
         self._intervals.append(("rollout_wait", start, self._clock()))
         return shards
 
@@ -124,16 +125,13 @@ class SimulatedTrainer:
     async def _publish(self, version: int) -> None:
         start, weights = self._clock(), self._rates.weights
         names = await self._fleet.begin_publication(version)
-        await self._process.work(self._rates.rollout.call_s)
         await self._cores.work(weights.stage_s)
         await self._fleet.swap(version, pause_s=weights.pause_s)
-        await self._process.work(self._rates.rollout.call_s)
         await self._fleet.end_publication(version, served=names, failed={})
         self._intervals.append(("weight_sync", start, self._clock()))
 
     async def _report(self, step: int, shard: BatchShard) -> None:
         await self._cores.work(self._rates.trainer.between_s)
-        await self._process.work(self._rates.rollout.call_s)
         await self._controller.report(
             StepReport(
                 step=step,
