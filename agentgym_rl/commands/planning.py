@@ -15,7 +15,7 @@ from .showing import print_json
 def plan(args: Namespace) -> int:
     for name in ("gpus", "cores", "parameters"):
         value = getattr(args, name)
-        if value is not None and value < 0 or value == 0 and name != "parameters":
+        if (value is not None and value < 0) or (value == 0 and name != "parameters"):
             raise ConfigError(f"--{name} {value:g}: expected a number above 0")
     if args.run is not None and args.config is None:
         args.config = config_of(args.run, f"--run {args.run}")

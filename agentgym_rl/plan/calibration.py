@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ class RecordedRun:
         """From the last token of a turn to the last one of the next, the mean; 0 if there is only
         one turn."""
         ends = [_ends(episode) for episode in self.episodes]
-        waits = [b - a for times in ends for a, b in zip(times, times[1:], strict=False)]
+        waits = [b - a for times in ends for a, b in pairwise(times)]
         return float(np.mean(waits)) if waits else 0.0
 
     def mean(self, name: str) -> float:
@@ -143,15 +144,19 @@ def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, floa
     """By how much too fast the simulated trainer, publication and rollout are."""
     compute = recorded.compute_s / prediction.compute_s
     sync = recorded.mean("time/weight_sync") / prediction.weight_sync_s
-    turn = recorded.turn_s / prediction.turn_s if recorded.turn_s and prediction.turn_s else (
-        prediction.episodes_per_s / recorded.episodes_per_s
+    turn = (
+        recorded.turn_s / prediction.turn_s
+        if recorded.turn_s and prediction.turn_s
+        else (prediction.episodes_per_s / recorded.episodes_per_s)
     )
     return compute, sync, turn
 
 
 def _handed_over(rates: Rates, recorded: RecordedRun, prediction: Prediction) -> Rates:
     """With what the shortest waits for a batch took: there was one, and it was handed over."""
-    real = [_seconds(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]]
+    real = [
+        _seconds(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
+    ]
     simulated = [step.seconds("rollout_wait") for step in prediction.steps[1:]]
     missing = float(np.quantile(real, _SHORTEST) - np.quantile(simulated, _SHORTEST))
     episodes = recorded.config.rollout.groups_per_batch * recorded.config.rollout.group_size
@@ -273,7 +278,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
         if name == "optimizer"
     ]
     ordered = [recorded.phases[step] for step in sorted(recorded.phases)]
-    between = [b[0][1] - a[-1][2] for a, b in zip(ordered, ordered[1:], strict=False)]
+    between = [b[0][1] - a[-1][2] for a, b in pairwise(ordered)]
     return TrainerRates(
         forward_microbatch_s=ratio * each_s * speed,
         forward_s_per_token=ratio * token_s * speed,

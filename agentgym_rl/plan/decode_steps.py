@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -80,14 +81,16 @@ def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> Decod
             for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
                 places = np.flatnonzero((row.turn_ids == turn) & (row.times_s > 0))
                 context = int(places[0])
-                steps.add(row.times_s[places].tolist(), context - before if prefix_cache else context)
+                steps.add(
+                    row.times_s[places].tolist(), context - before if prefix_cache else context
+                )
                 before = int(places[-1]) + 1
     engines: defaultdict[float, list[float]] = defaultdict(list)
     for time_s in sorted(steps.count):
         engines[steps.root(time_s)].append(time_s)
     found: list[tuple[float, float, float, float, float]] = []
     for times in engines.values():
-        for start, end in zip(times, times[1:], strict=False):
+        for start, end in pairwise(times):
             joined = steps.first[end]
             if steps.count[end] > joined:  # a request that ran before: so the engine never stopped
                 tokens = steps.tokens[end]

@@ -20,7 +20,9 @@ _SHOWN = 12
 """Batches, the last ones."""
 
 
-def plot_plan(path: Path, prediction: Prediction, tried: Sequence[Tried], best: Tried | None) -> None:
+def plot_plan(
+    path: Path, prediction: Prediction, tried: Sequence[Tried], best: Tried | None
+) -> None:
     """Draw the trainer's batches above the configurations that were tried."""
     from matplotlib.figure import Figure  # 0.3 s: only when a picture is wanted
 

@@ -55,7 +55,6 @@ def _check(config: Config) -> None:
         )
     if config.steps < 2:
         raise ConfigError(f"steps {config.steps}: a plan needs 2 batches or more")
-    config.own_engine  # noqa: B018 - raises for engines of others
 
 
 @dataclass(frozen=True, slots=True)
