@@ -165,6 +165,8 @@ def _plan(parser: ArgumentParser) -> None:
     parser.description = help_texts.PLAN
     _json(parser)
     _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument("--run", type=Path, metavar="RUN", help="calibrate on this finished run")
     parser.add_argument("--rates", type=Path, metavar="FILE", help="how fast parts are, as TOML")
     parser.add_argument("--gpu", default="", metavar="NAME", help="estimate rates: H100, A100, ...")

@@ -70,11 +70,10 @@ class Setting:
         else they are split 3:1."""
         engines = self.gpus if colocated else self.gpus * 3 // 4
         ahead = _IN_FLIGHT if bound is None else min(bound + 1, _IN_FLIGHT)
-        first = 2 + (_IN_FLIGHT if bound is None else min(bound, 8))
         return load_config(
             None,
             {
-                "steps": first + _BATCHES,
+                "steps": 1000,
                 "engine.type": "vllm",
                 "engine.num_servers": engines,
                 "engine.max_num_seqs": 256,
@@ -134,9 +133,10 @@ def _row(
     config, rates = setting.config(bound, interrupt=interrupt, colocated=colocated), setting.rates
     limits = Limits(config.rollout.max_tokens, setting.context)
     shapes = DrawnShapes(rates.lengths, limits, seed=1)
-    skip = config.steps - _BATCHES
+    skip = 2 + (_IN_FLIGHT if bound is None else min(bound, 8))
     more: dict[str, Any] = {} if packing is None else {"packing": packing}
-    found: Prediction = simulate(config, rates, shapes, skip=skip, **more)
+    batches = skip + _BATCHES
+    found: Prediction = simulate(config, rates, shapes, skip=skip, batches=batches, **more)
     say(f"{system}, bound {bound}, {interrupt}: {found.episodes_per_s:.2f} episodes/s")
     trained = found.trained_tokens_per_s * found.step_s
     return {

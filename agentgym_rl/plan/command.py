@@ -18,8 +18,7 @@ from .plot import plot_plan
 from .prediction import Prediction
 from .rates import HardwareRates, Rates, load_rates
 from .report import plan_json, prediction_text, search_text
-from .search import Tried, search, window
-from .simulation import simulate
+from .search import Tried, search, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,7 @@ def plan(
             "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s"
         )
     say("simulating the run as configured")
-    short, skip = window(config)
-    prediction = simulate(short, rates, shapes(short, rates, recorded), skip=skip)
+    prediction = settled(config, rates, lambda config: shapes(config, rates, recorded))
     tried: list[Tried] = []
     best = None
     if asked.searches:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Literal
+from typing import Literal, get_args
 
 from agentgym_rl.engine import Interrupt
 from agentgym_rl.errors import ConfigError
@@ -77,7 +77,7 @@ class SimulatedEngine:
         self._prefilling = False
         self._woken = False
         self._drained: asyncio.Future[None] | None = None
-        self._seconds: Counter[State] = Counter()
+        self._seconds: dict[State, float] = dict.fromkeys(get_args(State), 0.0)
         self._state: State = "idle"
         self._since = self._loop.time()
 
@@ -88,10 +88,10 @@ class SimulatedEngine:
         self._wake()
 
     @property
-    def seconds(self) -> Counter[State]:
+    def seconds(self) -> dict[State, float]:
         """Spent in each state so far."""
         self._enter(self._state)
-        return self._seconds
+        return dict(self._seconds)
 
     def count_tokens(self) -> float:
         """Tokens sampled so far, to this very moment."""

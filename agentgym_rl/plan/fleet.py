@@ -4,7 +4,6 @@ engine after the other."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
@@ -102,12 +101,10 @@ class SimulatedFleet:
         return sum(engine.count_tokens() for engine in self._engines.values())
 
     @property
-    def seconds(self) -> Counter[State]:
+    def seconds(self) -> dict[State, float]:
         """Of all engines together, by what they did."""
-        total: Counter[State] = Counter()
-        for engine in self._engines.values():
-            total.update(engine.seconds)
-        return total
+        each = [engine.seconds for engine in self._engines.values()]
+        return {state: sum(spent[state] for spent in each) for state in each[0]}
 
     @property
     def request_s(self) -> float:

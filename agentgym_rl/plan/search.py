@@ -79,16 +79,17 @@ def changed(config: Config, changes: Changes) -> Config:
     return Config.model_validate(values)
 
 
-def window(config: Config) -> tuple[Config, int]:
-    """The beginning of a run, as long as it takes to see how it goes on; and how many of its
-    batches are to be left out for that."""
+def settled(config: Config, rates: Rates, shapes_of: ShapesOf) -> Prediction:
+    """How a run goes once it has got going: of its beginning, as much as that takes, and some
+    batches more. Episodes that were recorded are those of the whole run all the same."""
     skip = min(_BEGINNING + 2 * config.rollout.max_staleness, max(1, config.steps // 2))
-    return changed(config, {"steps": min(config.steps, skip + _BATCHES)}), skip
+    batches = min(config.steps, skip + _BATCHES)
+    shapes = shapes_of(changed(config, {"steps": batches}))
+    return simulate(config, rates, shapes, skip=skip, batches=batches)
 
 
 def _tried(axis: str, config: Config, rates: Rates, shapes_of: ShapesOf) -> Tried:
-    short, skip = window(config)
-    return Tried(axis, config, simulate(short, rates, shapes_of(short), skip=skip))
+    return Tried(axis, config, settled(config, rates, shapes_of))
 
 
 def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Config], Iterator[Changes]]]]:

@@ -4,7 +4,7 @@ and episodes around them."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,16 +35,22 @@ def simulate(
     shapes: Shapes,
     *,
     skip: int = 1,
+    batches: int | None = None,
     packing: Packing = fill_bins,
 ) -> Prediction:
     """What a run of `config` would do; its first `skip` batches are left out of the means.
+
+    `batches`: it is only looked at until so many are trained, and goes on after that; None: to its
+    end, at which nothing new is played.
 
     Raises:
         ConfigError: it has what is not modelled, or what cannot be.
         TimeoutError: the run would wait for something longer than it may.
     """
     _check(config)
-    return run_virtual(_Run(config, rates, shapes, packing).predict(min(skip, config.steps - 1)))
+    batches = config.steps if batches is None else min(batches, config.steps)
+    run = _Run(config, rates, shapes, packing)
+    return run_virtual(run.predict(min(skip, batches - 1), batches))
 
 
 def _check(config: Config) -> None:
@@ -62,7 +68,7 @@ class _Mark:
     """Counters at one moment."""
 
     now_s: float
-    seconds: Counter[State]
+    seconds: Mapping[State, float]
     request_s: float
     tokens: float
     busy_s: float
@@ -74,7 +80,7 @@ class _Run:
         self._packing = packing
         self._marks: list[_Mark] = []
 
-    async def predict(self, skip: int) -> Prediction:
+    async def predict(self, skip: int, batches: int) -> Prediction:
         config, rates = self._config, self._rates
         engine = config.own_engine
         cores = Cores(rates.cores)
@@ -102,7 +108,7 @@ class _Run:
             self._marks.append(
                 _Mark(
                     loop.time(),
-                    Counter(fleet.seconds),
+                    fleet.seconds,
                     fleet.request_s,
                     fleet.count_tokens(),
                     process.busy_s,
@@ -130,7 +136,7 @@ class _Run:
         trainer = SimulatedTrainer(
             config, rates, controller, fleet, cores, process, packing=self._packing
         )
-        await _until_trained(rollout, trainer)
+        await _until_trained(rollout, trainer, batches)
         return self._summary(skip, controller, fleet, trainer, player)
 
     def _summary(
@@ -143,7 +149,7 @@ class _Run:
     ) -> Prediction:
         config = self._config
         # From one report to another; without `skip`, from the very beginning.
-        nothing = _Mark(0.0, Counter(), 0.0, 0.0, 0.0)
+        nothing = _Mark(0.0, {}, 0.0, 0.0, 0.0)
         first = self._marks[skip - 1] if skip else nothing
         last = self._marks[-1]
         seconds = max(last.now_s - first.now_s, 1e-12)
@@ -151,7 +157,7 @@ class _Run:
         history = controller.history
         engine_s = seconds * config.own_engine.num_servers
         spent: dict[State, float] = {
-            state: (last.seconds[state] - first.seconds[state]) / engine_s
+            state: (last.seconds[state] - first.seconds.get(state, 0.0)) / engine_s
             for state in ("idle", "prefill", "paused")
         }
         rollout = config.rollout
@@ -183,8 +189,8 @@ class _Run:
         )
 
 
-async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer) -> None:
-    """Both sides, until the last batch is trained.
+async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer, batches: int) -> None:
+    """Both sides, until so many batches are trained.
 
     Raises:
         ConfigError, TimeoutError: as the run itself would.
@@ -192,7 +198,7 @@ async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer) -> None:
     try:
         async with asyncio.TaskGroup() as tasks:
             playing = tasks.create_task(rollout.run(), name="rollout")
-            await trainer.run()
+            await trainer.run(batches)
             playing.cancel()
     except BaseExceptionGroup as group:
         leaf: BaseException = group

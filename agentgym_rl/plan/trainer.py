@@ -66,9 +66,9 @@ class SimulatedTrainer:
         self._overlapped = 0.0
         self._micro_batches = 0
 
-    async def run(self) -> None:
-        """Train every batch."""
-        for step in range(self._config.steps):
+    async def run(self, batches: int) -> None:
+        """Train so many."""
+        for step in range(batches):
             self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0
             shards = await self._wait(step)
             await self._train(shards)

@@ -71,7 +71,7 @@ def test_fewer_cores_than_processes_are_slower(predicted):
 
 def test_a_rollout_that_computes_too_much_is_what_all_wait_for(predicted):
     found = predicted(rates=RATES.model_copy(update={"rollout": RolloutRates(turn_s=0.2)}))
-    assert found.rollout_busy > 0.9
+    assert found.rollout_busy > 0.7 > predicted().rollout_busy
     assert found.trainer_idle > predicted().trainer_idle
 
 
