@@ -244,7 +244,7 @@ class Controller:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
-        self._phases.write(report.step, report.intervals)
+        self._phases.write(report.step, report.intervals, report.others)
         self.history.append(metrics)
         self.buffer.publish(report.version)
         self.changes.notify()

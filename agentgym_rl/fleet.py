@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from .cluster.local import LocalProcesses
-from .config import Config, VllmEngineConfig
+from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .gateway.router import Router
@@ -77,6 +77,8 @@ class Fleet:
             salt=_salt(config),
             wait_s=config.own_engine.start_timeout_s,
             on_failure=lambda name, error: self._servers[name].suspect(),
+            whole_turns=isinstance(config.engine, EmbeddedEngineConfig)
+            and config.engine.deterministic,
         )
 
     @asynccontextmanager

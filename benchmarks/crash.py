@@ -201,10 +201,11 @@ class _Life:
         end = time.monotonic() + _DEADLINE_S
         query = "SELECT started_s, ready_s FROM incarnations ORDER BY incarnation DESC LIMIT 1"
         while time.monotonic() < end and self._process.poll() is None:
-            with contextlib.suppress(sqlite3.Error, IndexError):
-                ((started, ready),) = self._ask(query)[:1]
-                if ready is not None and started >= since:
-                    return ready
+            found: list[tuple[Any, ...]] = []
+            with contextlib.suppress(sqlite3.Error):  # there is no log yet, or nothing in it
+                found = self._ask(query)
+            if found and found[0][1] is not None and found[0][0] >= since:
+                return found[0][1]
             time.sleep(0.05)
         return None
 

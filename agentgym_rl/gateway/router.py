@@ -17,7 +17,7 @@ from .segment import PendingTurn, Segment, joined
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
     "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
-    "constrained_restarts": "times a constrained turn began again: grammars do not move",
+    "turn_restarts": "times a turn began again: one held to a grammar, or of whole turns",
     "discarded_tokens": "tokens sampled again: of restarts, and of updates that left their version "
     "in doubt (no spans)",
     "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",
@@ -44,6 +44,9 @@ class Router(Sampler):
     `interrupt` is what an update does to requests in flight; `salt` "by_version" keeps KV caches
     of different policy versions apart, "none" does not; `wait_s` bounds every wait for a replica;
     `on_failure(name, error)` is called whenever a replica in service has failed a request.
+    `whole_turns`: a turn that does not come to its end begins again, with the seed it had, and
+    nothing of it is told before it is whole: where an engine is deterministic, it then says what
+    it would have said.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Router(Sampler):
         salt: Literal["by_version", "none"] = "by_version",
         wait_s: float,
         on_failure: Callable[[str, EngineError], None] | None = None,
+        whole_turns: bool = False,
     ) -> None:
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._interrupt: Interrupt = interrupt
@@ -61,6 +65,7 @@ class Router(Sampler):
         """Versions of another run, whose KV a server may still have, are other versions."""
         self._wait_s = wait_s
         self._on_failure = on_failure
+        self._whole_turns = whole_turns
         self._replicas = Replicas()
         self._updating_to: int | None = None
         self._closed = False
@@ -161,7 +166,7 @@ class Router(Sampler):
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
         turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
-        constrained = sampling.grammar is not None
+        whole = self._whole_turns or sampling.grammar is not None
         waiting: list[Delta] = []
         finished = False
         while not finished:
@@ -171,15 +176,15 @@ class Router(Sampler):
             try:
                 while not finished and (delta := await segment.next()) is not None:
                     finished = delta.finish_reason is not None
-                    if not constrained:
+                    if not whole:
                         turn.sampled.extend(delta.token_ids)
-                    if constrained or not stream:
+                    if whole or not stream:
                         got.append(delta)
                     else:
                         yield delta
             finally:
                 await segment.close()
-            if constrained:
+            if whole:
                 self._take_whole(turn, segment, got, finished=finished)
             waiting += got
             if not finished:
@@ -207,12 +212,12 @@ class Router(Sampler):
     def _take_whole(
         self, turn: PendingTurn, segment: Segment, got: list[Delta], *, finished: bool
     ) -> None:
-        """A constrained turn has all of a segment, or nothing: no other engine could go on in the
-        middle of its grammar, so it begins again."""
+        """All of a segment, or nothing, and then the turn begins again: no other engine could go on
+        in the middle of its grammar, or with the same draws."""
         for delta in got:
             turn.sampled.extend(delta.token_ids)
         if not finished and turn.end(segment) is None:
-            self.counters["constrained_restarts"] += bool(turn.sampled)
+            self.counters["turn_restarts"] += bool(turn.sampled)
             segment.forget(turn.restart())
             got.clear()
 

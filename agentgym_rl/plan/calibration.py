@@ -101,7 +101,7 @@ def read_run(run: Path) -> RecordedRun:
         ConfigError: it is no run, or too short to say anything.
     """
     config = load_config(config_of(run, f"arl plan --run {run}"))
-    phases = dict(read_phases(run))
+    phases = {found.step: list(found.trainer) for found in read_phases(run)}
     metrics = read_metrics(run / "metrics.jsonl")
     with closing(EpisodeReader(run / "episodes.db")) as log:
         episodes = {name: log.trajectory(name) for name in log.episode_ids(untrained=True)}

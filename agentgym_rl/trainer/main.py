@@ -171,22 +171,27 @@ class _Trainer:
                 republish=lambda: self._republish(step),
             )
         metrics = self._stepper.train(shard, phases)
+        others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()
             if self._world.rank == 0:
                 published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s
+                others = {name: [("pause", *at)] for name, at in published.pauses.items()}
         group_ids = list(dict.fromkeys(shard.group_ids))
         self._lineage = lineage_after(self._lineage, step, group_ids)
         parameters = fingerprint(self._state)
         self._checkpoint(step + 1, parameters, phases, asked=shard.checkpoint)
+        for rank, found in enumerate(self._world.gather(phases.intervals)[1:], start=1):
+            others[f"trainer-{rank}"] = found
         if self._world.rank == 0:
             report = StepReport(
                 step=step,
                 version=step + 1,
                 metrics={**metrics, **phases.seconds()},
                 intervals=phases.intervals,
+                others=others,
                 group_ids=group_ids,
                 parameters=parameters,
             )

@@ -83,7 +83,9 @@ def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
     asyncio.run(play())
     (step,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (step["loss"], step["reward/mean"]) == (0.5, 0.5)
-    assert list(read_phases(tmp_path)) == [(0, [("forward_backward", 1.0, 2.0)])]
+    assert [(s.step, s.trainer) for s in read_phases(tmp_path)] == [
+        (0, [("forward_backward", 1.0, 2.0)])
+    ]
 
 
 def test_a_batch_is_leased_only_at_its_own_version(tmp_path, group, monkeypatch):
