@@ -83,7 +83,18 @@ class SimulatedEngine:
 
     # ------------------------------------------------------------------ requests
     def submit(self, request: Request) -> None:
-        """Queue a request."""
+        """Queue a request.
+
+        Raises:
+            ConfigError: it would not fit into the memory even alone.
+        """
+        limit = self._rates.kv_tokens
+        if limit is not None and request.context + request.left > limit:
+            raise ConfigError(
+                f"an episode of {request.context + request.left:.0f} tokens does not fit into the "
+                f"KV memory of an engine, {limit} tokens: raise engine.tensor_parallel_size, or "
+                "lower rollout.max_tokens"
+            )
         (self._held if self._holds else self._waiting).append(request)
         self._wake()
 
@@ -283,12 +294,6 @@ class SimulatedEngine:
         limit = self._rates.kv_tokens
         if limit is None:
             return True
-        if request.context + request.left > limit:
-            raise ConfigError(
-                f"an episode of {request.context + request.left:.0f} tokens does not fit into the "
-                f"KV memory of an engine, {limit} tokens: raise engine.tensor_parallel_size, or "
-                "lower rollout.max_tokens"
-            )
         return self._context + request.context <= limit * (1 - _WATERMARK) or not self._running
 
     def _enter(self, state: State) -> None:
