@@ -165,7 +165,8 @@ update met. Times are the machine's monotonic clock, so all processes agree.
 PLAN = """\
 What a run would do, before it is paid for: throughput, staleness, idle time;
 and what else to configure. The rollout, buffer and controller of `arl train`
-run in virtual time, around simulated engines, trainer and episodes (docs/plan.md).
+run in virtual time, around simulated engines, a trainer and episodes
+(docs/plan.md).
 
   arl plan --run runs/NAME --cores 2 --rollout.max_staleness=4
                  a run like that one, with another bound; it is measured first
@@ -175,7 +176,8 @@ run in virtual time, around simulated engines, trainer and episodes (docs/plan.m
 Engines, slots, ranks, batches and bounds are those of the configuration
 (without --config that of --run), and its keys may follow. All else, how fast
 parts are and how long episodes, are rates: measured by --run, estimated by
---gpu, or in a file, --rates, as --write-rates writes it. What the file says counts over --gpu.
+--gpu, or in a file, --rates, as --write-rates writes it. What the file says
+counts over --gpu.
 
 --cores N: engines, trainer and rollout share N processors, as they do on one
 machine without GPUs. Left out, none is ever short of one.
