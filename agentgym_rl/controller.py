@@ -38,7 +38,7 @@ from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
 from .recovery import NOTHING, Recovered
 from .schedule import Due, Plan
-from .timeline import PhasesFile
+from .timeline import PhasesFile, StepPhases
 from .waiting import Changes
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class Controller:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
-        self._phases.write(report.step, report.intervals, report.others)
+        self._phases.write(StepPhases(report.step, report.intervals, report.others))
         self.history.append(metrics)
         self.buffer.publish(report.version)
         self.changes.notify()

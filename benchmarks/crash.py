@@ -201,11 +201,10 @@ class _Life:
         end = time.monotonic() + _DEADLINE_S
         query = "SELECT started_s, ready_s FROM incarnations ORDER BY incarnation DESC LIMIT 1"
         while time.monotonic() < end and self._process.poll() is None:
-            found: list[tuple[Any, ...]] = []
-            with contextlib.suppress(sqlite3.Error):  # there is no log yet, or nothing in it
-                found = self._ask(query)
-            if found and found[0][1] is not None and found[0][0] >= since:
-                return found[0][1]
+            with contextlib.suppress(sqlite3.Error):  # there is no log yet
+                for started, ready in self._ask(query):
+                    if ready is not None and started >= since:
+                        return ready
             time.sleep(0.05)
         return None
 

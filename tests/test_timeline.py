@@ -120,14 +120,14 @@ def test_an_episode_that_sampled_nothing_has_no_slice():
 def test_phases_are_read_but_for_a_line_cut_short(tmp_path):
     file = PhasesFile(tmp_path)
     for step in STEPS:
-        file.write(step.step, step.trainer, step.others)
+        file.write(step)
     file.close()
     whole = (tmp_path / NAME).read_text()
     assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text(whole[:-5])
     assert list(read_phases(tmp_path)) == STEPS[:1]
     file = PhasesFile(tmp_path)  # the run goes on
-    file.write(STEPS[1].step, STEPS[1].trainer, STEPS[1].others)
+    file.write(STEPS[1])
     file.close()
     assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text('{"step": 0, "phases": 7}\n')

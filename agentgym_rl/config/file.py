@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from agentgym_rl.errors import ConfigError
 
+from .allocation import expanded
 from .section import SECRET, Section
 
 M = TypeVar("M", bound=BaseModel)
@@ -32,6 +33,8 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
     if preset:
         name = str(_literal(model, ["preset"], preset))
         values = _on_top(_read(_preset_file(name)), values)
+    if "cluster" in model.model_fields:
+        overrides = expanded(values, overrides)
     _switch_types(model, values, overrides)
     for key, value in overrides.items():
         keys = key.split(".")

@@ -12,6 +12,10 @@ from .section import Section
 class ClusterConfig(Section):
     """Where the processes run: on this machine, as children of `arl train`."""
 
+    allocation: str = ""
+    """How many of each, in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each and
+    eight trainer ranks. Sets engine.type, engine.num_servers, engine.tensor_parallel_size and
+    trainer.num_ranks (see config/allocation.py)."""
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """Time a child has to end by itself before it is killed."""
 

@@ -36,14 +36,9 @@ class PhasesFile:
         if not text.endswith("\n"):  # a crash cut the last line short
             self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
 
-    def write(
-        self,
-        step: int,
-        intervals: Sequence[Interval],
-        others: Mapping[str, Sequence[Interval]] | None = None,
-    ) -> None:
-        """Append a step's phases: of rank 0, and of `others` by name."""
-        line = {"step": step, "phases": intervals, "others": others or {}}
+    def write(self, found: StepPhases) -> None:
+        """Append those of a step."""
+        line = {"step": found.step, "phases": found.trainer, "others": found.others}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 

@@ -22,6 +22,8 @@ TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 """Process numbers of the trace, which are also their order."""
 
 Event = Mapping[str, Any]
+_Rows = dict[str, list[tuple[str, int, float, float]]]
+"""By process, its (phase, step, start, end)."""
 
 
 @dataclass(slots=True)
@@ -100,10 +102,6 @@ def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator
         yield _slice(episode.name, ROLLOUT, row, episode.start_s - zero_s, length, episode.args)
         for turn, start, end, about in episode.turns:
             yield _slice(f"turn {turn}", ROLLOUT, row, start - zero_s, end - start, about)
-
-
-_Rows = dict[str, list[tuple[str, int, float, float]]]
-"""By process, its (phase, step, start, end)."""
 
 
 def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:

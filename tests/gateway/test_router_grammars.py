@@ -1,4 +1,4 @@
-"""Constrained turns, and those of a router of whole turns: whole from one engine, or begun again."""
+"""Constrained turns, and turns of a router of whole ones: whole from one engine, or begun again."""
 
 import asyncio
 

@@ -1,0 +1,246 @@
+"""Who computes on how many devices, in one line: `vllm:d4t2+fsdp:d8`.
+
+The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for what there is here:
+
+    allocation  component ("+" component)*        on devices of their own
+    component   part ("|" part)*                  on the same devices
+    part        backend ["[" name "]"] ":" dimension+
+    backend     vllm | embedded                   engines: d servers (of t GPUs each)
+                fsdp                              trainer: d ranks
+    dimension   a letter and a number: d4
+
+Spaces do not count. It says what `engine.type`, `engine.num_servers`,
+`engine.tensor_parallel_size` and `trainer.num_ranks` say, and is turned into them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Never
+
+from agentgym_rl.errors import ConfigError
+
+KEY = "cluster.allocation"
+_ENGINES = {"vllm": "dt", "embedded": "d"}
+_TRAINERS = {"fsdp": "d"}
+_DIMENSIONS = _ENGINES | _TRAINERS
+"""Backends, and the dimensions of each."""
+_MEANING = {
+    "d": "data parallelism: servers, or ranks",
+    "t": "tensor parallelism: GPUs a server splits the model over",
+}
+_WITH_THE_ACTOR = ("critic", "ref")
+"""Models that every trainer rank holds beside the policy."""
+_WHY_NOT = {
+    ("fsdp", "t"): "trainer ranks compute whole matrices, sharded in memory alone: fsdp:d8",
+    ("fsdp", "c"): "trainer ranks hold whole rows: lower trainer.max_tokens_per_microbatch",
+    ("fsdp", "p"): "fsdp has no pipeline",
+    ("fsdp", "e"): "fsdp shards experts as it does everything: d alone",
+    ("vllm", "p"): "pipeline stages of servers are not offered: use d and t",
+}
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One backend and its dimensions; `start` is where it stands in the text."""
+
+    backend: str
+    name: str
+    dimensions: dict[str, int]
+    start: int
+
+    @property
+    def world(self) -> int:
+        """Its devices."""
+        return math.prod(self.dimensions.values())
+
+    @property
+    def trains(self) -> bool:
+        return self.backend in _TRAINERS
+
+
+def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`overrides` of a file's `values`, with what the allocation in force stands for.
+
+    Raises:
+        ConfigError: see `settings`; or a key that stands beside it says something else.
+    """
+    text = str({**_dotted(values), **overrides}.get(KEY, ""))
+    if not text:
+        return overrides
+    found = settings(text)
+    # One that is given anew has the last word over the whole file.
+    beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
+    for key, value in found.items():
+        given = beside.get(key, value)
+        if str(given) != str(value):
+            raise ConfigError(
+                f"{key} is {given}, and {KEY} {text!r} makes it {value}: leave out one of them"
+            )
+    return {**overrides, **found}
+
+
+def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a file's sections as overrides name them."""
+    sections = [(section, it) for section, it in values.items() if isinstance(it, Mapping)]
+    return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
+
+
+def settings(text: str) -> dict[str, Any]:
+    """The dotted keys that an allocation stands for.
+
+    Raises:
+        ConfigError: it is none, or nothing that can be run; a caret shows where.
+    """
+    reader = _Reader(text)
+    components = _components(reader)
+    parts = [part for component in components for part in component]
+    engines = [part for part in parts if not part.trains]
+    trainers = [part for part in parts if part.trains]
+    for kind, there, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
+        if not there:
+            reader.fail(len(text), f"no {kind}: expected one, such as {form}")
+    if len(engines) > 1:
+        reader.fail(engines[1].start, "one kind of engine serves a run: expected no second one")
+    for component in components:
+        if len({part.trains for part in component}) > 1:
+            late = component[1]
+            reader.fail(
+                late.start,
+                "an engine that sleeps while the trainer uses its device is not offered: give each "
+                "devices of its own ('+')",
+            )
+    _check_models(trainers, components, reader)
+    engine = engines[0]
+    found: dict[str, Any] = {
+        "engine.type": engine.backend,
+        "engine.num_servers": engine.dimensions["d"],
+        "trainer.num_ranks": trainers[0].dimensions["d"],
+    }
+    if engine.backend == "vllm":
+        found["engine.tensor_parallel_size"] = engine.dimensions.get("t", 1)
+    return found
+
+
+def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:
+    """Beside the policy, other models may be named, if they are where the policy is."""
+    actor, *others = trainers
+    if actor.name not in ("", "actor"):
+        reader.fail(
+            actor.start,
+            f"the first trainer is the policy's: expected fsdp[actor], got {actor.name!r}",
+        )
+    beside = next(component for component in components if actor in component)
+    for part in others:
+        if part.name not in _WITH_THE_ACTOR:
+            reader.fail(
+                part.start,
+                f"a second trainer has to be named, {' or '.join(_WITH_THE_ACTOR)}; got "
+                f"{part.name!r}",
+            )
+        if part not in beside:
+            reader.fail(
+                part.start,
+                f"the {part.name} is held by the policy's ranks: expected '|' before it, not '+'",
+            )
+        if part.world != actor.world:
+            reader.fail(
+                part.start,
+                f"parts on the same devices need as many: the policy has {_product(actor)}, the "
+                f"{part.name} {_product(part)}",
+            )
+
+
+def _product(part: Part) -> str:
+    """The arithmetic of its devices: d4 x t2 = 8."""
+    return f"{' x '.join(f'{k}{n}' for k, n in part.dimensions.items())} = {part.world}"
+
+
+def _components(reader: _Reader) -> list[list[Part]]:
+    names: set[str] = set()
+    components = [[_part(reader, names)]]
+    while not reader.at_end:
+        sign = reader.take_one_of("+", "|")
+        if sign == "+":
+            components.append([])
+        components[-1].append(_part(reader, names))
+    return components
+
+
+def _part(reader: _Reader, names: set[str]) -> Part:
+    """The next part, whose name is put into `names`."""
+    start = reader.position
+    backend = reader.take(_NAME, f"a backend, {', '.join(_DIMENSIONS)}")
+    if backend not in _DIMENSIONS:
+        reader.fail(start, f"no backend {backend!r}; allowed: {', '.join(_DIMENSIONS)}")
+    name = ""
+    if reader.follows("["):
+        reader.take_one_of("[")
+        at = reader.position
+        name = reader.take(_NAME, "a name")
+        if name in names:
+            reader.fail(at, f"the name {name!r} is given twice")
+        names.add(name)
+        reader.take_one_of("]")
+    reader.take_one_of(":")
+    dimensions: dict[str, int] = {}
+    while not dimensions or reader.follows_word:
+        at = reader.position
+        letter = reader.take(re.compile("[A-Za-z]"), f"a dimension of {backend}, such as d4")
+        if letter not in _DIMENSIONS[backend]:
+            allowed = ", ".join(f"{it} ({_MEANING[it]})" for it in _DIMENSIONS[backend])
+            why = _WHY_NOT.get((backend, letter), f"allowed: {allowed}")
+            reader.fail(at, f"no dimension {letter!r} of {backend}; {why}")
+        if letter in dimensions:
+            reader.fail(at, f"dimension {letter!r} is given twice")
+        dimensions[letter] = int(reader.take(_NUMBER, f"how many, as in {letter}4"))
+    if "d" not in dimensions:
+        reader.fail(start, f"expected {backend}:d1, or how many there are to be, beside the rest")
+    return Part(backend, name, dimensions, start)
+
+
+class _Reader:
+    """Goes through the text; spaces do not count."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    @property
+    def position(self) -> int:
+        while self._text[self._at : self._at + 1].isspace():
+            self._at += 1
+        return self._at
+
+    @property
+    def at_end(self) -> bool:
+        return self.position == len(self._text)
+
+    @property
+    def follows_word(self) -> bool:
+        return bool(re.match(r"\w", self._text[self.position :]))
+
+    def follows(self, sign: str) -> bool:
+        return self._text.startswith(sign, self.position)
+
+    def take(self, pattern: re.Pattern[str], what: str) -> str:
+        found = pattern.match(self._text, self.position)
+        if found is None:
+            self.fail(self._at, f"expected {what}")
+        self._at = found.end()
+        return found[0]
+
+    def take_one_of(self, *signs: str) -> str:
+        for sign in signs:
+            if self.follows(sign):
+                self._at += len(sign)
+                return sign
+        self.fail(self.position, f"expected {' or '.join(map(repr, signs))}")
+
+    def fail(self, at: int, why: str) -> Never:
+        raise ConfigError(f"{KEY}: {why}\n    {self._text}\n    {' ' * at}^")

@@ -1,0 +1,111 @@
+"""The compact form of who computes where, and the keys that it stands for."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentgym_rl.config import dump_toml, load_config
+from agentgym_rl.config.allocation import settings
+from agentgym_rl.errors import ConfigError
+
+KEY = "cluster.allocation"
+
+
+@pytest.mark.parametrize(
+    ("text", "servers", "gpus", "ranks"),
+    [
+        ("vllm:d4t2+fsdp:d8", 4, 2, 8),
+        ("vllm:t2d4 + fsdp : d8", 4, 2, 8),
+        ("fsdp:d8+vllm:d4", 4, 1, 8),
+        ("vllm[rollout]:d2+fsdp[actor]:d4|fsdp[critic]:d4|fsdp[ref]:d4", 2, 1, 4),
+    ],
+)
+def test_it_is_what_the_keys_say(text, servers, gpus, ranks):
+    by_keys = load_config(
+        None,
+        {
+            "engine.type": "vllm",
+            "engine.num_servers": servers,
+            "engine.tensor_parallel_size": gpus,
+            "trainer.num_ranks": ranks,
+        },
+    )
+    compact = load_config(None, {KEY: text})
+    assert compact.model_copy(update={"cluster": by_keys.cluster}) == by_keys
+
+
+def test_without_gpus():
+    config = load_config(None, {KEY: "embedded:d2+fsdp:d2"})
+    assert (config.engine.type, config.engine.num_servers, config.trainer.num_ranks) == (
+        "embedded",
+        2,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "caret"),
+    [
+        ("vllm:d4", "no trainer: expected one, such as fsdp:d1", 7),
+        ("fsdp:d4", "no engine", 7),
+        ("", "expected a backend, vllm, embedded, fsdp", 0),
+        ("vllm.d4+fsdp:d4", "expected ':'", 4),
+        ("sglang:d4+fsdp:d4", "no backend 'sglang'; allowed: vllm, embedded, fsdp", 0),
+        ("vllm:d04+fsdp:d4", "expected how many, as in d4", 6),
+        ("vllm:d0+fsdp:d4", "expected how many", 6),
+        ("vllm:d+fsdp:d4", "expected how many", 6),
+        ("vllm:+fsdp:d4", "expected a dimension of vllm, such as d4", 5),
+        ("vllm:d4d2+fsdp:d4", "dimension 'd' is given twice", 7),
+        ("vllm:t2+fsdp:d4", "expected vllm:d1", 0),
+        ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
+        ("vllm:d4+fsdp:d4t2", "whole matrices", 15),
+        ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),
+        ("vllm:d4|fsdp:d4", "sleeps while the trainer uses its device is not offered", 8),
+        ("vllm:d4+embedded:d1+fsdp:d4", "one kind of engine", 8),
+        ("vllm:d4+fsdp:d4+fsdp:d2", "has to be named, critic or ref", 16),
+        ("vllm:d4+fsdp:d4+fsdp[critic]:d4", "'|' before it", 16),
+        ("vllm:d4+fsdp:d4|fsdp[critic]:d2", "the policy has d4 = 4, the critic d2 = 2", 16),
+        ("vllm:d4+fsdp[policy]:d4", "expected fsdp[actor]", 8),
+        ("vllm[a]:d4+fsdp[a]:d4", "the name 'a' is given twice", 16),
+        ("vllm[ a ]:d4+fsdp[ a ]:d4", "the name 'a' is given twice", 19),
+        ("vllm[4]:d4+fsdp:d4", "expected a name", 5),
+        ("vllm:d4+fsdp:d4 and more", "no dimension 'a' of fsdp", 16),
+        ("vllm:d4+fsdp:d4, more", "expected '+' or '|'", 15),
+        ("vllm:d4+", "expected a backend", 8),
+    ],
+)
+def test_what_is_wrong_is_pointed_at(text, says, caret):
+    with pytest.raises(ConfigError) as caught:
+        settings(text)
+    why, shown, pointer = str(caught.value).splitlines()
+    assert says in why
+    assert shown == f"    {text}"
+    assert pointer.index("^") == 4 + caret
+
+
+@given(st.text(alphabet="vlmfsdpembta[]:+|0123 d", max_size=30))
+def test_any_text_is_read_or_refused(text):
+    with contextlib.suppress(ConfigError):
+        assert settings(text)["trainer.num_ranks"] >= 1
+
+
+def test_keys_beside_it_may_not_say_otherwise(tmp_path):
+    text = "embedded:d2+fsdp:d2"
+    assert load_config(None, {KEY: text, "trainer.num_ranks": "2"}).trainer.num_ranks == 2
+    with pytest.raises(ConfigError, match=r"trainer.num_ranks is 3, and .* makes it 2"):
+        load_config(None, {KEY: text, "trainer.num_ranks": "3"})
+    file = tmp_path / "config.toml"
+    file.write_text(f'[cluster]\nallocation = "{text}"\n[engine]\nnum_servers = 1\n')
+    with pytest.raises(ConfigError, match=r"engine.num_servers is 1, and .* makes it 2"):
+        load_config(file)
+
+
+def test_a_new_one_changes_a_whole_file(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(dump_toml(load_config(None, {KEY: "embedded:d2+fsdp:d2"})))
+    assert load_config(file) == load_config(None, {KEY: "embedded:d2+fsdp:d2"})
+    assert load_config(file, {KEY: "embedded:d1+fsdp:d4"}).trainer.num_ranks == 4
+    with pytest.raises(ConfigError, match="leave out one of them"):
+        load_config(file, {"trainer.num_ranks": 4})
