@@ -206,6 +206,7 @@ def _cycle(files: Mapping[str, Path]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_imports_go_one_way():
     assert violations(ROOT) == []
 
