@@ -35,12 +35,13 @@ class Changes:
         """
         clock = asyncio.get_running_loop().time
         start = clock()
+        deadline = start + timeout_s
         while not condition():
-            waited = clock() - start
-            if waited >= timeout_s:
-                raise TimeoutError(f"{who} waited {waited:.0f} s for {what}")
+            now = clock()
+            if now >= deadline:
+                raise TimeoutError(f"{who} waited {now - start:.0f} s for {what}")
             try:
-                async with asyncio.timeout(min(REPORT_EVERY_S, timeout_s - waited)):
+                async with asyncio.timeout_at(min(now + REPORT_EVERY_S, deadline)):
                     await self._event.wait()
             except TimeoutError:
                 log.info("%s has waited %.0f s for %s", who, clock() - start, what)

@@ -10,6 +10,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+LEAST_S = 1e-9
+"""What any sleep takes: a shorter one would be lost in rounding, and time stand still."""
+
+
 class Stalled(RuntimeError):
     """Everything waits for something else, and nothing will ever happen."""
 
@@ -27,7 +31,8 @@ class _Jumping(selectors.DefaultSelector):
             return ready
         if timeout is None:
             raise Stalled("every task waits, and no timer is set: a deadlock in virtual time")
-        self.now_s += max(timeout, 0.0)
+        if timeout > 0:
+            self.now_s += max(timeout, LEAST_S)
         return []
 
 

@@ -14,8 +14,7 @@ from agentgym_rl.buffer import Group
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.metrics import MetricsFile
 from agentgym_rl.task import Task, TaskSource
-from agentgym_rl.timeline import PhasesFile
-from agentgym_rl.timeline.phases import Interval
+from agentgym_rl.timeline import PhasesFile, StepPhases
 from agentgym_rl.trajectory import NOT_SAMPLED, Row, Trajectory
 
 
@@ -112,10 +111,5 @@ class NoPhases(PhasesFile):
     def __init__(self) -> None:
         pass
 
-    def write(
-        self,
-        step: int,
-        intervals: Sequence[Interval],
-        others: Mapping[str, Sequence[Interval]] | None = None,
-    ) -> None:
+    def write(self, found: StepPhases) -> None:
         pass
