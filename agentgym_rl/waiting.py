@@ -34,8 +34,8 @@ class Wait:
         return f"{self.who} {verb} for {self.what} since {time.monotonic() - self.since_s:.0f} s"
 
 
-_waits: list[Wait] = []
-"""All of this process."""
+_waits: dict[Wait, None] = {}
+"""All of this process, in the order in which they began."""
 _watched: list[Callable[[], Sequence[Wait]]] = []
 """Who knows of more, when asked."""
 
@@ -102,22 +102,26 @@ class Changes:
         """
         if condition():
             return
-        start = time.monotonic()
-        wait = Wait(who, what, start, on)
-        _waits.append(wait)
+        clock = asyncio.get_running_loop().time  # a simulation's is virtual
+        start = clock()
+        deadline = start + timeout_s
+        wait = Wait(who, what, time.monotonic(), on)
+        _waits[wait] = None
         try:
             while not condition():
-                waited = time.monotonic() - start
-                if waited >= timeout_s:
-                    raise TimeoutError(f"{who} waited {waited:.0f} s for {what}{_because(wait)}")
+                now = clock()
+                if now >= deadline:
+                    raise TimeoutError(
+                        f"{who} waited {now - start:.0f} s for {what}{_because(wait)}"
+                    )
                 try:
-                    async with asyncio.timeout(min(REPORT_EVERY_S, timeout_s - waited)):
+                    async with asyncio.timeout_at(min(now + REPORT_EVERY_S, deadline)):
                         await self._event.wait()
                 except TimeoutError:
-                    if time.monotonic() - start < timeout_s:
+                    if clock() < deadline:
                         log.info("%s", _told(wait))
         finally:
-            _waits.remove(wait)
+            del _waits[wait]
 
 
 def _because(wait: Wait) -> str:

@@ -32,6 +32,8 @@ FLAGS = {
     "export": "--json --sft --model --out --min-reward --split --format",
     "reverify": "--json --write",
     "timeline": "--json --out",
+    "plan": "--json --config --model --seed --engine --steps --run --rates --gpu --parameters "
+    "--gpus --cores --no-search --plot --write-rates",
     "doctor": "--json --config --sandbox",
 }
 

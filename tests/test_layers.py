@@ -38,7 +38,7 @@ LINES = [
     "stack",
     "endpoint warmup evaluator trainer_group",
     "training",
-    "run serve_run model_export eval_run reverify check sft ledger replay",
+    "run serve_run model_export eval_run reverify check sft ledger replay plan",
     "config_keys",
     "flags",
     "arguments",
