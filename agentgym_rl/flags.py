@@ -188,9 +188,9 @@ def _check(parser: ArgumentParser) -> None:
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
     names = (
-        "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, train, "
+        "code, controller, crash, engine, env, exactness, faults, gateway, math, sandbox, "
+        "staleness, train, trainer, verifier, weights"
     )
-    names += "train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
