@@ -44,11 +44,13 @@ class Group:
     """Of its task: multiplies the advantages of its episodes."""
     index: int = 0
     """Its place in the order of admission."""
+    oldest_version: int | None = field(init=False)
+    """Lowest policy version among trained tokens; None when no token trains."""
 
-    @property
-    def oldest_version(self) -> int | None:
-        """Lowest policy version among trained tokens; None when no token trains."""
-        return min((t.trained_versions[0] for t in self.members if t.num_trained), default=None)
+    def __post_init__(self) -> None:
+        found = [t.oldest_version for t in self.members]
+        oldest = min((version for version in found if version is not None), default=None)
+        object.__setattr__(self, "oldest_version", oldest)
 
     def staleness(self, version: int) -> int:
         """Age at policy version `version`, in versions; 0 for a group that trains nothing."""
@@ -141,7 +143,7 @@ class Buffer:
         bound = self.config.max_staleness
         stale = [g for g in self._waiting if g.staleness(self.version) > bound]
         if stale:
-            self._waiting = [g for g in self._waiting if g not in stale]
+            self._waiting = [g for g in self._waiting if g.staleness(self.version) <= bound]
             self.accepted -= len(stale)
             self.dropped["stale"] += len(stale)
             self.changes.notify()

@@ -1,14 +1,14 @@
 """The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
 
-A transaction survives the death of the process at any moment. What a batch is made of is on disk
-before the trainer gets it; other transactions a power failure may cost, never the file
-(`synchronous=NORMAL`): then episodes are played again that no batch has. `arl train` is the only
-writer; readers (episode_reader) hold no transaction, so a live run does not notice them.
+A transaction survives the death of the process at any moment; under load one serves many episodes
+(`GroupCommit`), each of which counts when it is done. What a batch is made of is on disk before the
+trainer gets it; other transactions a power failure may cost, never the file (`synchronous=NORMAL`):
+then episodes are played again that no batch has. `arl train` is the only writer; readers
+(episode_reader) hold no transaction, so a live run does not notice them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import threading
@@ -19,6 +19,7 @@ from pathlib import Path
 from .batch import StepReport
 from .buffer import Group
 from .errors import StorageError
+from .group_commit import GroupCommit, Statement, merged
 from .task import Task
 from .trajectory import Trajectory
 
@@ -62,7 +63,8 @@ _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND st
 EVALUATED = "evaluated"
 """The cause of groups that were played for an evaluation."""
 
-Statement = tuple[str, tuple[object, ...]]
+_CHECKPOINT_PAGES = 4096
+"""Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
 
 
 class EpisodeLog:
@@ -73,12 +75,14 @@ class EpisodeLog:
         self.path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._db.executescript(_SCHEMA)
         self._add_columns()
         self._incarnation = 0
         self._logged_members: set[str] = set()
         """Of groups that are not complete."""
         self._turn = threading.Lock()
+        self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
 
     def _add_columns(self) -> None:
         """What files have not that were begun by earlier versions, with what it was then."""
@@ -132,9 +136,10 @@ class EpisodeLog:
 
     async def add_member(self, member: Trajectory) -> None:
         """Record an episode of a group that is not complete yet."""
-        if member.episode_id not in self._logged_members:
-            self._logged_members.add(member.episode_id)
-            await self._transact([_insert_trajectory(member)])
+        if member.episode_id in self._logged_members:
+            return await self._transact([])  # after whatever is under way of it
+        self._logged_members.add(member.episode_id)
+        await self._transact([_insert_trajectory(member)])
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
@@ -253,7 +258,7 @@ class EpisodeLog:
             self._db.close()
 
     async def _transact(self, actions: Sequence[Statement], *, durably: bool = False) -> None:
-        await asyncio.to_thread(self._run, actions, durably=durably)
+        await self._commits.do(actions, durably=durably)
 
     def _run(self, actions: Sequence[Statement], *, durably: bool) -> None:
         """One transaction; the thread ends it even if whoever awaits it was cancelled.
@@ -264,7 +269,7 @@ class EpisodeLog:
             try:
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
                 self._db.execute("BEGIN IMMEDIATE")
-                for statement, values in actions:
+                for statement, values in merged(actions):
                     self._db.execute(statement, values)
                 self._db.execute("COMMIT")
             except BaseException as error:

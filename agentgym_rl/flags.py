@@ -208,8 +208,8 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, crash, engine, env, exactness, faults, gateway, math, plan, sandbox, "
-    names += "staleness, train, trainer, verifier, weights"
+    names = "code, controller, crash, engine, env, exactness, faults, gateway, math, plan, "
+    names += "sandbox, staleness, train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 

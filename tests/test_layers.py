@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 LINES = [
     "errors log help_texts process waiting asgi seeding interrupts loop_lag step_clock",
     "config loading gymnasium_ids json_values estimates new_file",
-    "model schedule eval_records",
+    "model schedule eval_records group_commit",
     "asked",
     "task trajectory batch transcript",
     "env agent sandbox engine prompt",
