@@ -43,6 +43,10 @@ class SimulatedTrajectory(Trajectory):
     def trained_versions(self) -> list[int]:
         return list(self.versions)
 
+    @property
+    def oldest_version(self) -> int | None:
+        return min(self.versions) if self.num_trained else None
+
 
 @lru_cache(maxsize=100_000)
 def row(tokens: int, trained: int) -> SimulatedRow:
