@@ -32,8 +32,8 @@ def merged(statements: Sequence[Statement]) -> list[Statement]:
     """The same in fewer statements: rows that are inserted by one text go in together, and before
     all that is no INSERT. (Whoever changes a row has been told before that it is there.)
 
-    For each statement sqlite3 gives the interpreter away and waits to have it back, 5 ms where the
-    event loop is busy: that, not SQLite, would be the limit.
+    For each statement sqlite3 gives the interpreter away and waits to have it back, up to 5 ms
+    where the event loop is busy.
     """
     if len(statements) < 2:
         return [*statements]

@@ -201,7 +201,7 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        return sum(np.count_nonzero(row.policy_versions != NOT_SAMPLED) for row in self.rows)
+        return sum(int(np.count_nonzero(r.policy_versions != NOT_SAMPLED)) for r in self.rows)
 
     @property
     def oldest_version(self) -> int | None:

@@ -45,6 +45,8 @@ LIVE = tuple(int(n) for n in os.environ.get("ARL_BENCH_LIVE", "1000,10000,100000
 SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", "20"))
 GROUP_SIZE = 16
 STALENESS = 8
+BATCHES_PER_LIVE = 6
+"""As many batches as episodes that are live make."""
 EPISODE_S = 10.0
 OFFERED_PER_S = 20_000
 """Episodes that end in a second where the controller is to be the limit."""
@@ -201,7 +203,7 @@ class Bench:
 
     async def play(self, folder: Path) -> dict[str, Any]:
         groups = self.live // GROUP_SIZE
-        batch = max(1, groups // 6)
+        batch = max(1, groups // BATCHES_PER_LIVE)
         config = Config(
             rollout=RolloutConfig(
                 groups_per_batch=batch,
@@ -259,19 +261,21 @@ class Bench:
             if self.steps % CHECKPOINT_EVERY == 0:
                 await controller.checkpointed(self.steps, f"step-{self.steps}")
 
-    async def _measure(self, log: EpisodeLog) -> dict[str, Any]:
-        """What happens in `seconds`, once the first batches are through."""
-        while self.steps < 3:  # noqa: ASYNC110 (the trainer loop has nothing to wake us with)
+    async def _until(self, steps: int) -> None:
+        while self.steps < steps:  # noqa: ASYNC110 (the trainer has nothing to wake us with)
             await asyncio.sleep(LOOK_S)
+
+    async def _measure(self, log: EpisodeLog) -> dict[str, Any]:
+        """What happens in `seconds`, once as many episodes as are live have been through it twice;
+        in no fewer than a dozen batches, since groups tend to end together."""
+        await self._until(BATCHES_PER_LIVE * 2)
         begun, cpu, batched = time.monotonic(), time.process_time(), self.batched
-        while time.monotonic() - begun < self.seconds:
+        last = self.steps + BATCHES_PER_LIVE * 2
+        while time.monotonic() - begun < self.seconds or self.steps < last:
             await asyncio.sleep(LOOK_S)
             self.rss_mb.append(_rss_mb())
-        wall, cpu, batched = (
-            time.monotonic() - begun,
-            time.process_time() - cpu,
-            self.batched - batched,
-        )
+        wall, cpu = time.monotonic() - begun, time.process_time() - cpu
+        batched = self.batched - batched
         third = len(self.rss_mb) // 3
         before, after = max(self.rss_mb[: third + 1]), max(self.rss_mb[-third - 1 :])
         return {

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed
@@ -29,7 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl import buffer
+from agentgym_rl import buffer, controller
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode_log import EpisodeLog
@@ -141,7 +142,8 @@ def try_schedules(count: int, number: int, phases=(Phase.generate,)) -> None:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(seed(number)(Schedule), settings=options)
+    with patch.object(controller, "LONG_POLL_S", 0.01):  # who finds nothing asks again at once
+        run_state_machine_as_test(seed(number)(Schedule), settings=options)
 
 
 def main(number: int, count: int) -> None:
