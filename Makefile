@@ -3,6 +3,7 @@
 #   make train                        install, then the main job: two minutes on two cores
 #   make train ARGS="--steps 10"      any flag of `arl train`
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
+#   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
 #   make test-peers                   tests against the real openenv-core, verifiers and LiteLLM
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,

@@ -99,6 +99,8 @@ class StepReport:
     """The groups it trained on, in the order of the batch, as the trainer saw them."""
     parameters: str = ""
     """A hash of the weights of `version` (trainer.fingerprint)."""
+    others: Mapping[str, Sequence[tuple[str, float, float]]] = field(default_factory=dict)
+    """`intervals` of other processes, by name: trainer ranks, and the pauses of engines."""
 
     def pack(self) -> bytes:
         """Bytes for the wire (msgpack)."""
@@ -110,6 +112,9 @@ class StepReport:
         try:
             head: dict[str, Any] = msgspec.msgpack.decode(data)
             head["intervals"] = [tuple(item) for item in head["intervals"]]
+            head["others"] = {
+                str(name): [tuple(item) for item in found] for name, found in head["others"].items()
+            }
             return cls(**head)
         except UNPACK_ERRORS as error:
             raise ValueError(f"not a step report ({len(data)} bytes): {error}") from error

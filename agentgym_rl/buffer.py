@@ -75,7 +75,7 @@ class Buffer:
     changes: Changes = field(default_factory=Changes)
     _waiting: list[Group] = field(default_factory=list)
     _leased: dict[int, list[Group]] = field(default_factory=dict)
-    """Batches that were handed out before this process began, to be handed out again."""
+    """Batches that were handed out to ranks that are gone, to be handed out again."""
 
     def restore(
         self,
@@ -152,9 +152,17 @@ class Buffer:
         """Whether a whole batch waits (stale groups included until dropped), or comes again."""
         return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
 
-    def take_again(self) -> list[Group] | None:
-        """The batch of this version that was handed out before a crash, in its order; or None."""
-        return self._leased.pop(self.version, None)
+    def lease_again(self, batches: Mapping[int, list[Group]]) -> None:
+        """These batches, by step, were handed out, and are to be handed out again."""
+        self._leased = dict(batches)
+
+    def comes_again(self, step: int) -> bool:
+        """Whether batch `step` was handed out to ranks that are gone."""
+        return step in self._leased
+
+    def take_again(self, step: int) -> list[Group] | None:
+        """Batch `step` as it was handed out before, in its order; or None."""
+        return self._leased.pop(step, None)
 
     def take(self) -> list[Group]:
         """The next batch: the B oldest groups, in the order they were admitted; call `drop_stale`

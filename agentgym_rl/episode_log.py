@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .batch import StepReport
 from .buffer import Group
+from .errors import StorageError
 from .task import Task
 from .trajectory import Trajectory
 
@@ -65,9 +66,11 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 class EpisodeLog:
-    """`episodes.db` of a run. Methods run in a worker thread, one at a time."""
+    """`episodes.db` of a run. Methods run in a worker thread, one at a time; those that write raise
+    StorageError where the disk is full or broken."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(_SCHEMA)
@@ -108,6 +111,18 @@ class EpisodeLog:
             ],
             durably=True,
         )
+        return self._incarnation
+
+    async def restarted(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The trainer begins again, within a run that lives: it has what `checkpoint` has of the
+        first `step` batches. Returns the incarnation.
+
+        Versions that it had published stay: engines serve them.
+        """
+        self._incarnation += 1
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        insert = "INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)"
+        await self._transact([(insert, begun), (_CONSUME, (step,))], durably=True)
         return self._incarnation
 
     async def ready(self) -> None:
@@ -246,15 +261,23 @@ class EpisodeLog:
         `durably`: it, and all before it, are on disk then.
         """
         with self._turn:
-            self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
                 for statement, values in actions:
                     self._db.execute(statement, values)
-            except BaseException:
-                self._db.execute("ROLLBACK")
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
+                    raise StorageError.of(self.path, error) from error
                 raise
-            self._db.execute("COMMIT")
+
+
+def _is_storage(error: sqlite3.OperationalError) -> bool:
+    """Whether it is the disk's fault; whatever else goes wrong is ours."""
+    return error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"))
 
 
 def _insert_task(task: Task, index: int) -> Statement:

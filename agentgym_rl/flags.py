@@ -89,6 +89,9 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
     parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
+    parser.add_argument(
+        "--served", type=int, metavar="N", help="version that engines have, of ranks before"
+    )
 
 
 def _warm_up(parser: ArgumentParser) -> None:
@@ -184,8 +187,10 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, crash, engine, env, exactness, gateway, math, sandbox, staleness, train, "
-    names += "trainer, verifier, weights"
+    names = (
+        "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, train, "
+    )
+    names += "train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 

@@ -70,8 +70,9 @@ def config_of(run: Path, said: str) -> Path:
 
 def release_if_unused(folder: Path) -> None:
     """Give up the claim on a folder whose run ended before its first step; its logs stay."""
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists() or not metrics.stat().st_size:
+    # A trainer that begins again cuts its metrics back, and never its phases.
+    files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
+    if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
             *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),

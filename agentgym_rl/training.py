@@ -23,22 +23,21 @@ from .cluster.forking import Forks, ForkServer
 from .cluster.local import LocalProcesses
 from .config import Config
 from .controller import Controller
+from .controller_api import ControllerApi
 from .episode_log import EpisodeLog
-from .errors import ProcessDied
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
 from .fleet import Fleet
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
-from .process import free_port
 from .recovery import Recovered
 from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused
 from .timeline import PhasesFile
 from .tracking import open_trackers
-from .trainer.launch import trainer_processes
 from .trainer.retention import Retention, prune
+from .trainer_group import TrainerGroup
 from .training_result import TrainResult
 from .training_summary import Played, summarize_training
 from .warmup import warmed_up
@@ -143,13 +142,25 @@ async def training(
             evaluations=evaluations,
         )
         evaluations.recover()
+        trainer = TrainerGroup(
+            config,
+            config_file,
+            run_dir,
+            weights_dir,
+            processes,
+            controller,
+            fleet,
+            episodes,
+            evaluations,
+            recovered,
+        )
         yield kind(
             config,
             run_dir,
             config_file,
-            weights_dir,
             processes,
             fleet,
+            trainer,
             controller,
             episodes,
             progress,
@@ -181,9 +192,9 @@ class TrainingRun(ABC):
     config: Config
     run_dir: Path
     config_file: Path
-    weights_dir: Path
     processes: LocalProcesses
     fleet: Fleet
+    trainer: TrainerGroup
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
@@ -204,15 +215,14 @@ class TrainingRun(ABC):
         start = time.monotonic()
         self.progress.phase("starting engines and trainer")
         async with (
-            serving(self.controller, host="127.0.0.1", port=0) as controller_url,
+            serving(self._api(), host="127.0.0.1", port=0) as controller_url,
             self.fleet.running(),
         ):
-            await self._start_trainer(controller_url)
+            await self.trainer.start(controller_url)
             async with self._ending(), asyncio.TaskGroup() as tasks:
                 watches = [
-                    tasks.create_task(self.processes.watch(), name="watch processes"),
                     tasks.create_task(self.controller.watch(), name="watch controller"),
-                    tasks.create_task(self._watch_trainer(), name="watch trainer"),
+                    tasks.create_task(self.trainer.watch(), name="watch trainer"),
                 ]
                 played = await self.play()
                 await self._finish()
@@ -227,8 +237,12 @@ class TrainingRun(ABC):
             self.evaluations.records.read(),
             played,
             title=self.title,
+            trainer_restarts=self.trainer.restarts,
             duration_s=time.monotonic() - start,
         )
+
+    def _api(self) -> ControllerApi:
+        return ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
@@ -238,63 +252,29 @@ class TrainingRun(ABC):
         finally:
             self.controller.close()
 
-    async def _start_trainer(self, controller_url: str) -> None:
-        for spec in trainer_processes(
-            self.config,
-            self.config_file,
-            run_dir=self.run_dir,
-            weights_dir=self.weights_dir,
-            controller_url=controller_url,
-            rendezvous=f"tcp://127.0.0.1:{free_port()}",
-            token=self.controller.token,
-            incarnation=self.recovered.incarnation,
-            resume=self.recovered.checkpoint,
-        ):
-            await self.processes.start(spec)
-
-    async def _watch_trainer(self) -> None:
-        """A trainer that ends well must have trained every batch."""
-        await self.processes.finished.wait()
-        if self.controller.version < self.config.steps:
-            raise ProcessDied(
-                f"the trainer ended after {self.controller.version} of {self.config.steps} "
-                f"batches; see {self.processes.log_path('trainer-0')}"
-            )
-
     async def wait_trainer(self) -> None:
         """Until every rank has loaded the model, and training begins."""
-        await self.controller.changes.wait_for(
-            lambda: len(self.controller.ready_ranks) == self.config.trainer.num_ranks,
-            who="arl train",
-            what="the trainer to load its model",
-            timeout_s=self.config.trainer.start_timeout_s,
-        )
-        await self.episodes.ready()
+        await self.trainer.ready()
 
     async def wait_trained(self) -> None:
         """Until every batch is trained."""
         # The trainer's own deadline for a batch comes first; the rest is for the step itself.
         timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
-        for version in range(1, self.config.steps + 1):
-            await self.controller.changes.wait_for(
-                lambda version=version: self.controller.version >= version,
+        controller = self.controller
+        while controller.version < self.config.steps:
+            seen = controller.num_reports
+            await controller.changes.wait_for(
+                lambda seen=seen: controller.num_reports > seen,
                 who="arl train",
-                what=f"policy version {version}",
+                what=f"policy version {controller.version + 1}",
                 timeout_s=timeout_s,
+                on="trainer",
             )
 
     async def _finish(self) -> None:
         """Wait for what the trainer still writes; it may stay no longer."""
         self.controller.close()
         self.progress.phase("writing checkpoint and export")
-        limit_s = self.config.trainer.finish_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                await self.processes.finished.wait()
-        except TimeoutError:
-            raise TimeoutError(
-                f"the trainer did not finish its checkpoint and export in {limit_s:g} s "
-                "(trainer.finish_timeout_s)"
-            ) from None
+        await self.trainer.finish()
         # As evaluated since the last one was written.
         prune(self.run_dir / "checkpoints", Retention.of(self.config.trainer))

@@ -62,10 +62,10 @@ def train(label: str, flags: Sequence[str], *, folder: Path | None = None) -> Ru
         raise RunFailed(f"took more than {TIMEOUT_S:g} s") from error
     seconds = time.monotonic() - start
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    steps = [intervals for _, intervals in read_phases(folder)]
+    phases = [step.trainer for step in read_phases(folder)]
     return Run(
         result=json.loads(done.stdout),
         steps=[json.loads(line) for line in lines],
         seconds=seconds,
-        training_s=steps[-1][-1][2] - steps[0][0][1],
+        training_s=phases[-1][-1][2] - phases[0][0][1],
     )

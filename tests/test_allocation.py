@@ -69,6 +69,7 @@ def test_without_gpus():
         ("vllm:d4+fsdp:d4|fsdp[critic]:d2", "the policy has d4 = 4, the critic d2 = 2", 16),
         ("vllm:d4+fsdp[policy]:d4", "expected fsdp[actor]", 8),
         ("vllm[a]:d4+fsdp[a]:d4", "the name 'a' is given twice", 16),
+        ("vllm[ a ]:d4+fsdp[ a ]:d4", "the name 'a' is given twice", 19),
         ("vllm[4]:d4+fsdp:d4", "expected a name", 5),
         ("vllm:d4+fsdp:d4 and more", "no dimension 'a' of fsdp", 16),
         ("vllm:d4+fsdp:d4, more", "expected '+' or '|'", 15),
@@ -84,7 +85,7 @@ def test_what_is_wrong_is_pointed_at(text, says, caret):
     assert pointer.index("^") == 4 + caret
 
 
-@given(st.text(alphabet="vlmfsdpembt[]:+|0123 d", max_size=30))
+@given(st.text(alphabet="vlmfsdpembta[]:+|0123 d", max_size=30))
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(ConfigError):
         assert settings(text)["trainer.num_ranks"] >= 1

@@ -3,7 +3,7 @@
 import pytest
 
 from agentgym_rl.trainer.world import join_world
-from benchmarks import _common
+from benchmarks import _common, _runs
 from benchmarks.trainer_loops import packing
 
 
@@ -20,3 +20,11 @@ def test_padded_micro_batches_have_the_loss_of_packed_ones(tmp_path):
 
 def test_groups_dealt_to_ranks_are_balanced():
     assert packing.imbalance(64, 8) < 0.02 < packing.imbalance(3, 2)
+
+
+@pytest.mark.slow
+def test_the_time_of_training_is_within_the_run():
+    sizes = ["--steps=2", "--rollout.group_size=2", "--rollout.groups_per_batch=2"]
+    run = _runs.train("two batches", ["--env=math", "--agent=react", "--eval.num_tasks=0", *sizes])
+    assert 0 < run.training_s < run.seconds
+    assert len(run.steps) == 2

@@ -22,7 +22,7 @@ FLAGS = {
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
-    "--incarnation --resume",
+    "--incarnation --resume --served",
     "warm-up": "--config --model --seed --run --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",

@@ -224,6 +224,7 @@ OPTIONS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])  # of a machine that does other things
 @given(st.dictionaries(st.text("abc_.-é😀\x7f"), OPTIONS, max_size=4))
 def test_options_survive_the_written_file(tmp_path_factory, options):
@@ -262,6 +263,7 @@ def attributes_read(tree: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_every_key_is_read():
     """A key nobody reads is a promise nobody keeps: remove it, or read it."""
     own = Path(config_module.__file__).parent

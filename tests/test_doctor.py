@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from agentgym_rl.inspect.probe_report import probe_text
 from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
 
@@ -34,6 +36,7 @@ def test_what_works_is_said_with_what_programs_get():
     assert "  total_memory       no\n" in text
 
 
+@pytest.mark.slow
 def test_the_command_agrees_with_the_backend():
     done = doctor("--json")
     report = json.loads(done.stdout)
@@ -48,6 +51,7 @@ def test_an_unknown_backend_is_named():
     assert "no sandbox is called 'lokal'; did you mean local?" in done.stderr
 
 
+@pytest.mark.slow
 def test_limits_come_from_the_configuration():
     done = doctor("--sandbox.options.limits.wal_s=1")
     assert done.returncode == 2
@@ -56,6 +60,7 @@ def test_limits_come_from_the_configuration():
     assert doctor("--sandbox.options.limits.wall_s=1.5").returncode == 0
 
 
+@pytest.mark.slow
 def test_doctor_has_the_probes_of_the_isolation_it_is_asked_for():
     done = doctor("--sandbox.options.isolation=landlock", "--json")
     names = [probe["name"] for probe in json.loads(done.stdout)["probes"]]

@@ -84,6 +84,7 @@ def test_sparkline_spans_its_range():
     assert sparkline([]) == ""
 
 
+@pytest.mark.slow
 def test_the_picture_is_a_png(tmp_path):
     path = tmp_path / "reward.png"
     plot_reward(path, [METRICS] * 3, title="math", evaluations={0: 0.3, 3: 0.9})

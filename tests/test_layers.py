@@ -28,14 +28,15 @@ LINES = [
     "sync_gym services",
     "weights buffer algo",
     "batching episode_log episode_reader pace",
-    "gateway engines trainer cluster inspect scaffold timeline",
+    "gateway engines trainer cluster inspect scaffold timeline neighbours",
     "servers recovery forks",
+    "fleet_checks",
     "episode controller fleet resumed eval_queue",
     "eval_folder eval_result",
     "eval_compare groups training_result",
-    "rollout evaluate audit online training_summary",
+    "rollout evaluate audit online training_summary controller_api",
     "stack",
-    "endpoint warmup evaluator",
+    "endpoint warmup evaluator trainer_group",
     "training",
     "run serve_run model_export eval_run reverify check sft ledger replay",
     "config_keys",
@@ -206,6 +207,7 @@ def _cycle(files: Mapping[str, Path]) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_imports_go_one_way():
     assert violations(ROOT) == []
 

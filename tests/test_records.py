@@ -70,12 +70,14 @@ SHARDS = st.builds(
     turn_returns=st.lists(st.lists(NUMBERS, max_size=3), max_size=3),
 )
 
+INTERVALS = st.lists(st.tuples(TEXT, NUMBERS, NUMBERS), max_size=3)
 REPORTS = st.builds(
     StepReport,
     step=st.integers(0, 2**40),
     version=st.integers(0, 2**40),
     metrics=st.dictionaries(TEXT, NUMBERS, max_size=4),
-    intervals=st.lists(st.tuples(TEXT, NUMBERS, NUMBERS), max_size=3),
+    intervals=INTERVALS,
+    others=st.dictionaries(TEXT, INTERVALS, max_size=2),
     group_ids=st.lists(TEXT, max_size=3),
     parameters=TEXT,
 )

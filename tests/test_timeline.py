@@ -8,13 +8,17 @@ import pytest
 
 from agentgym_rl import cli
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.timeline.phases import NAME, PhasesFile, read_phases
-from agentgym_rl.timeline.trace import ROLLOUT, TRAINER, Lanes, Sampled, events
+from agentgym_rl.timeline.phases import NAME, PhasesFile, StepPhases, read_phases
+from agentgym_rl.timeline.trace import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
 from agentgym_rl.trajectory import Outcome, Row, Trajectory
 
 STEPS = [
-    (0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),
-    (1, [("rollout_wait", 101.0, 101.25)]),
+    StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),
+    StepPhases(
+        1,
+        [("rollout_wait", 101.0, 101.25)],
+        {"trainer-1": [("proximal", 101.25, 101.5)], "engine-0#1": [("pause", 101.5, 101.75)]},
+    ),
 ]
 
 
@@ -52,7 +56,10 @@ def test_phases_and_turns_are_slices_of_their_length():
         ("rollout_wait", 0, 500_000, {"step": 0}),
         ("forward_backward", 500_000, 500_000, {"step": 0}),
         ("rollout_wait", 1_000_000, 250_000, {"step": 1}),
+        ("proximal", 1_250_000, 250_000, {"step": 1}),
     ]
+    engines = [(s["name"], s["ts"], s["dur"]) for s in found if s["pid"] == ENGINES]
+    assert engines == [("pause", 1_500_000, 250_000)]
     rollout = [(s["name"], s["ts"], s["dur"]) for s in found if s["pid"] == ROLLOUT]
     assert rollout == [
         ("task-1", 250_000, 2_750_000),
@@ -61,6 +68,29 @@ def test_phases_and_turns_are_slices_of_their_length():
     ]
     assert found[-1]["args"] == {"tokens": 2, "versions": [0, 1]}
     assert found[-3]["args"]["reward"] == 0.5
+
+
+def test_every_process_has_a_row_of_its_name():
+    named = [event for event in events(STEPS, []) if event["ph"] == "M"]
+    rows = [(event["pid"], event["args"]["name"]) for event in named]
+    assert rows == [
+        (TRAINER, "trainer"),
+        (TRAINER, "rank 0"),
+        (TRAINER, "rank 1"),
+        (ENGINES, "engines"),
+        (ENGINES, "engine-0#1"),
+        (ROLLOUT, "rollout: episodes, from first to last token"),
+    ]
+
+
+def test_turns_that_are_sampled_at_once_are_counted():
+    episodes = [sampled("a", [(101.0, 104.0)]), sampled("b", [(102.0, 103.0), (105.0, 106.0)])]
+    counts = [
+        (event["ts"], event["args"]["turns"])
+        for event in events(STEPS, episodes)
+        if event["ph"] == "C"
+    ]
+    assert counts == [(1e6, 1), (2e6, 2), (3e6, 1), (4e6, 0), (5e6, 1), (6e6, 0)]
 
 
 def test_what_comes_first_is_time_0():
@@ -89,15 +119,15 @@ def test_an_episode_that_sampled_nothing_has_no_slice():
 
 def test_phases_are_read_but_for_a_line_cut_short(tmp_path):
     file = PhasesFile(tmp_path)
-    for step, phases in STEPS:
-        file.write(step, phases)
+    for step in STEPS:
+        file.write(step)
     file.close()
     whole = (tmp_path / NAME).read_text()
     assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text(whole[:-5])
     assert list(read_phases(tmp_path)) == STEPS[:1]
     file = PhasesFile(tmp_path)  # the run goes on
-    file.write(*STEPS[1])
+    file.write(STEPS[1])
     file.close()
     assert list(read_phases(tmp_path)) == STEPS
     (tmp_path / NAME).write_text('{"step": 0, "phases": 7}\n')

@@ -70,25 +70,25 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
     Raises:
         ConfigError: see `settings`; or a key that stands beside it says something else.
     """
-    cluster = values.get("cluster")
-    kept = cluster.get("allocation", "") if isinstance(cluster, Mapping) else ""
-    text = str(overrides.get(KEY, kept))
+    text = str({**_dotted(values), **overrides}.get(KEY, ""))
     if not text:
         return overrides
     found = settings(text)
+    # One that is given anew has the last word over the whole file.
+    beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
     for key, value in found.items():
-        section, _, name = key.partition(".")
-        table = values.get(section)
-        # One that is given anew has the last word over the whole file.
-        there = (
-            table.get(name, value) if isinstance(table, Mapping) and KEY not in overrides else value
-        )
-        given = overrides.get(key, there)
+        given = beside.get(key, value)
         if str(given) != str(value):
             raise ConfigError(
                 f"{key} is {given}, and {KEY} {text!r} makes it {value}: leave out one of them"
             )
     return {**overrides, **found}
+
+
+def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a file's sections as overrides name them."""
+    sections = [(section, it) for section, it in values.items() if isinstance(it, Mapping)]
+    return {f"{section}.{key}": value for section, it in sections for key, value in it.items()}
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -97,19 +97,17 @@ def settings(text: str) -> dict[str, Any]:
     Raises:
         ConfigError: it is none, or nothing that can be run; a caret shows where.
     """
-    parts, reader = _parse(text), _Reader(text)
-    names = [part.name for component in parts for part in component if part.name]
-    if len(set(names)) < len(names):
-        again = next(name for name in names if names.count(name) > 1)
-        reader.fail(text.rindex(f"[{again}]") + 1, f"the name {again!r} is given twice")
-    engines = [part for component in parts for part in component if not part.trains]
-    trainers = [part for component in parts for part in component if part.trains]
-    for kind, found, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
-        if not found:
+    reader = _Reader(text)
+    components = _components(reader)
+    parts = [part for component in components for part in component]
+    engines = [part for part in parts if not part.trains]
+    trainers = [part for part in parts if part.trains]
+    for kind, there, form in (("engine", engines, "vllm:d1"), ("trainer", trainers, "fsdp:d1")):
+        if not there:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:
         reader.fail(engines[1].start, "one kind of engine serves a run: expected no second one")
-    for component in parts:
+    for component in components:
         if len({part.trains for part in component}) > 1:
             late = component[1]
             reader.fail(
@@ -117,7 +115,7 @@ def settings(text: str) -> dict[str, Any]:
                 "an engine that sleeps while the trainer uses its device is not offered: give each "
                 "devices of its own ('+')",
             )
-    _check_models(trainers, parts, reader)
+    _check_models(trainers, components, reader)
     engine = engines[0]
     found: dict[str, Any] = {
         "engine.type": engine.backend,
@@ -129,7 +127,7 @@ def settings(text: str) -> dict[str, Any]:
     return found
 
 
-def _check_models(trainers: list[Part], parts: list[list[Part]], reader: _Reader) -> None:
+def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:
     """Beside the policy, other models may be named, if they are where the policy is."""
     actor, *others = trainers
     if actor.name not in ("", "actor"):
@@ -137,7 +135,7 @@ def _check_models(trainers: list[Part], parts: list[list[Part]], reader: _Reader
             actor.start,
             f"the first trainer is the policy's: expected fsdp[actor], got {actor.name!r}",
         )
-    beside = next(component for component in parts if actor in component)
+    beside = next(component for component in components if actor in component)
     for part in others:
         if part.name not in _WITH_THE_ACTOR:
             reader.fail(
@@ -163,18 +161,19 @@ def _product(part: Part) -> str:
     return f"{' x '.join(f'{k}{n}' for k, n in part.dimensions.items())} = {part.world}"
 
 
-def _parse(text: str) -> list[list[Part]]:
-    reader = _Reader(text)
-    components = [[_part(reader)]]
+def _components(reader: _Reader) -> list[list[Part]]:
+    names: set[str] = set()
+    components = [[_part(reader, names)]]
     while not reader.at_end:
         sign = reader.take_one_of("+", "|")
         if sign == "+":
             components.append([])
-        components[-1].append(_part(reader))
+        components[-1].append(_part(reader, names))
     return components
 
 
-def _part(reader: _Reader) -> Part:
+def _part(reader: _Reader, names: set[str]) -> Part:
+    """The next part, whose name is put into `names`."""
     start = reader.position
     backend = reader.take(_NAME, f"a backend, {', '.join(_DIMENSIONS)}")
     if backend not in _DIMENSIONS:
@@ -182,7 +181,11 @@ def _part(reader: _Reader) -> Part:
     name = ""
     if reader.follows("["):
         reader.take_one_of("[")
+        at = reader.position
         name = reader.take(_NAME, "a name")
+        if name in names:
+            reader.fail(at, f"the name {name!r} is given twice")
+        names.add(name)
         reader.take_one_of("]")
     reader.take_one_of(":")
     dimensions: dict[str, int] = {}

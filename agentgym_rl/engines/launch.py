@@ -16,6 +16,9 @@ _IMPORTS = (
     "agentgym_rl.cli",
 )
 
+_SILENCE_LIMIT_S = 15.0
+"""At least: on a busy machine an event loop comes late."""
+
 
 def engine_process(
     config: Config, config_file: Path, *, index: int, port: int, label: str
@@ -40,6 +43,7 @@ def engine_process(
             "ARL_DIE_WITH_PARENT": "1",
         },
         health_url=f"http://127.0.0.1:{port}/health",
+        silence_limit_s=max(_SILENCE_LIMIT_S, config.own_engine.stall_timeout_s),
         restartable=True,
         imports=engine_imports(config),
     )

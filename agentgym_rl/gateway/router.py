@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
 from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.errors import ConfigError, EngineError
+from agentgym_rl.waiting import Wait
 
 from .replicas import SHUNNED_S, Replica, Replicas
 from .segment import PendingTurn, Segment, joined
@@ -17,7 +19,7 @@ from .segment import PendingTurn, Segment, joined
 COUNTERS: Mapping[str, str] = {
     "failovers": "times a turn went on after its replica had failed or left",
     "resubmissions": "times a turn went on after an abort, or without tokens left in doubt",
-    "constrained_restarts": "times a constrained turn began again: grammars do not move",
+    "turn_restarts": "times a turn began again: one held to a grammar, or of whole turns",
     "discarded_tokens": "tokens sampled again: of restarts, and of updates that left their version "
     "in doubt (no spans)",
     "unknown_version_tokens": "tokens kept, but not to be trained: their version died untold",
@@ -44,6 +46,9 @@ class Router(Sampler):
     `interrupt` is what an update does to requests in flight; `salt` "by_version" keeps KV caches
     of different policy versions apart, "none" does not; `wait_s` bounds every wait for a replica;
     `on_failure(name, error)` is called whenever a replica in service has failed a request.
+    `whole_turns`: a turn that does not come to its end begins again, with the seed it had, and
+    nothing of it is told before it is whole: where an engine is deterministic, it then says what
+    it would have said.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Router(Sampler):
         salt: Literal["by_version", "none"] = "by_version",
         wait_s: float,
         on_failure: Callable[[str, EngineError], None] | None = None,
+        whole_turns: bool = False,
     ) -> None:
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._interrupt: Interrupt = interrupt
@@ -61,6 +67,7 @@ class Router(Sampler):
         """Versions of another run, whose KV a server may still have, are other versions."""
         self._wait_s = wait_s
         self._on_failure = on_failure
+        self._whole_turns = whole_turns
         self._replicas = Replicas()
         self._updating_to: int | None = None
         self._closed = False
@@ -75,6 +82,15 @@ class Router(Sampler):
     def silent_s(self) -> dict[str, float]:
         """By name, how long a replica that was asked for tokens has sent none; 0 if it has."""
         return self._replicas.silent_s
+
+    def waits(self) -> list[Wait]:
+        """Turns that wait for an engine in service, one for each such engine."""
+        now = time.monotonic()
+        return [
+            Wait("turns", f"tokens of {name}", now - silent_s, name)
+            for name, silent_s in self.silent_s.items()
+            if silent_s > 0
+        ]
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
@@ -122,6 +138,11 @@ class Router(Sampler):
         self._updating_to = None
         self._replicas.end_update(version, names)
 
+    def renew_salts(self) -> None:
+        """What is cached from here on is shared with nothing before: versions that were published
+        may come again, with other weights."""
+        self._run = secrets.token_hex(4)
+
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.
 
@@ -161,7 +182,7 @@ class Router(Sampler):
             EngineError: engines failed more often than a turn survives, or none served in time.
         """
         turn = PendingTurn(token_ids, sampling, request_id, session_id, cache_salt)
-        constrained = sampling.grammar is not None
+        whole = self._whole_turns or sampling.grammar is not None
         waiting: list[Delta] = []
         finished = False
         while not finished:
@@ -171,15 +192,15 @@ class Router(Sampler):
             try:
                 while not finished and (delta := await segment.next()) is not None:
                     finished = delta.finish_reason is not None
-                    if not constrained:
+                    if not whole:
                         turn.sampled.extend(delta.token_ids)
-                    if constrained or not stream:
+                    if whole or not stream:
                         got.append(delta)
                     else:
                         yield delta
             finally:
                 await segment.close()
-            if constrained:
+            if whole:
                 self._take_whole(turn, segment, got, finished=finished)
             waiting += got
             if not finished:
@@ -207,12 +228,12 @@ class Router(Sampler):
     def _take_whole(
         self, turn: PendingTurn, segment: Segment, got: list[Delta], *, finished: bool
     ) -> None:
-        """A constrained turn has all of a segment, or nothing: no other engine could go on in the
-        middle of its grammar, so it begins again."""
+        """All of a segment, or nothing, and then the turn begins again: no other engine could go on
+        in the middle of its grammar, or with the same draws."""
         for delta in got:
             turn.sampled.extend(delta.token_ids)
         if not finished and turn.end(segment) is None:
-            self.counters["constrained_restarts"] += bool(turn.sampled)
+            self.counters["turn_restarts"] += bool(turn.sampled)
             segment.forget(turn.restart())
             got.clear()
 
@@ -253,6 +274,7 @@ class Router(Sampler):
                 who=f"request {turn.request_id}",
                 what=f"an engine that takes requests (in service: {self.serving or 'none'})",
                 timeout_s=self._wait_s,
+                on="engine",
             )
         except TimeoutError as error:
             raise EngineError(str(error)) from error

@@ -220,9 +220,13 @@ class PendingTurn:
         return f"{self.request_id}.{number}" if number else self.request_id
 
     def next_sampling(self) -> SamplingParams:
-        """For the segment whose id was given out last: what is left, and a seed of its own."""
+        """For the segment whose id was given out last: what is left, and a seed of its own.
+
+        One that begins at the prompt has the seed of the first. Long replies are cut off more
+        often than short ones: with other draws they would become fewer.
+        """
         sampling, number = self.sampling, self.num_segments - 1
-        if number == 0:
+        if not self.sampled:
             return sampling
         seed = sampling.seed
         return replace(

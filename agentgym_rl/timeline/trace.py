@@ -2,25 +2,28 @@
 
 The form is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
-`X`, metadata `M`; times in microseconds).
+`X`, counters `C`, metadata `M`; times in microseconds).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
 from agentgym_rl.trajectory import Trajectory
 
-from .phases import Interval
+from .phases import StepPhases
 
-TRAINER, ROLLOUT = 1, 2
+TRAINER, ENGINES, ROLLOUT = 1, 2, 3
 """Process numbers of the trace, which are also their order."""
 
 Event = Mapping[str, Any]
+_Rows = dict[str, list[tuple[str, int, float, float]]]
+"""By process, its (phase, step, start, end)."""
 
 
 @dataclass(slots=True)
@@ -78,20 +81,20 @@ class Sampled:
         )
 
 
-def events(
-    steps: Iterable[tuple[int, list[Interval]]], episodes: Iterable[Sampled]
-) -> Iterator[Event]:
+def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator[Event]:
     """The trace; its time 0 is that of the first thing that happened."""
     trained = list(steps)
     played = sorted(episodes, key=lambda episode: episode.start_s)
-    starts = [start for _, phases in trained for _, start, _ in phases]
-    starts += [episode.start_s for episode in played[:1]]
-    zero_s = min(starts, default=0.0)
-    yield _named("process_name", TRAINER, "trainer rank 0")
-    yield _named("thread_name", TRAINER, "phases", row=0)
-    for step, phases in trained:
-        for phase, start, end in phases:
-            yield _slice(phase, TRAINER, 0, start - zero_s, end - start, {"step": step})
+    ranks, engines = _by_process(trained)
+    starts = [start for of in (ranks, engines) for _, _, start, _ in chain(*of.values())]
+    zero_s = min([*starts, *(episode.start_s for episode in played[:1])], default=0.0)
+    for process, title, rows in ((TRAINER, "trainer", ranks), (ENGINES, "engines", engines)):
+        yield _named("process_name", process, title)
+        for row, (name, slices) in enumerate(rows.items()):
+            yield _named("thread_name", process, name, row=row)
+            for phase, step, start, end in slices:
+                yield _slice(phase, process, row, start - zero_s, end - start, {"step": step})
+    yield from _at_once(played, zero_s)
     yield _named("process_name", ROLLOUT, "rollout: episodes, from first to last token")
     lanes = Lanes()
     for episode in played:
@@ -101,10 +104,43 @@ def events(
             yield _slice(f"turn {turn}", ROLLOUT, row, start - zero_s, end - start, about)
 
 
+def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:
+    """Rows of trainer ranks, and of engines."""
+    ranks: _Rows = {"rank 0": []}
+    engines: _Rows = {}
+    for found in steps:
+        for name, phases in {"trainer-0": found.trainer, **found.others}.items():
+            kind, _, number = name.partition("-")
+            rows, row = (ranks, f"rank {number}") if kind == "trainer" else (engines, name)
+            slices = [(phase, found.step, start, end) for phase, start, end in phases]
+            rows.setdefault(row, []).extend(slices)
+    return ranks, engines
+
+
+def _at_once(episodes: Iterable[Sampled], zero_s: float) -> Iterator[Event]:
+    """How many turns the engines were sampling, each time that it changed."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    changes = sorted(
+        [(start, 1) for _, start, _, _ in turns] + [(end, -1) for _, _, end, _ in turns]
+    )
+    for (at_s, _), count in zip(changes, accumulate(by for _, by in changes), strict=True):
+        yield {
+            "name": "turns being sampled",
+            "ph": "C",
+            "pid": ENGINES,
+            "ts": _microseconds(at_s - zero_s),
+            "args": {"turns": count},
+        }
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
 def _slice(
     name: str, process: int, row: int, start_s: float, length_s: float, args: Mapping[str, Any]
 ) -> Event:
-    times = {"ts": round(start_s * 1e6, 3), "dur": round(length_s * 1e6, 3)}
+    times = {"ts": _microseconds(start_s), "dur": _microseconds(length_s)}
     return {"name": name, "ph": "X", "pid": process, "tid": row, **times, "args": dict(args)}
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from agentgym_rl.engine import Interrupt
 from agentgym_rl.errors import WeightsError
 
-from .remote import RemoteEngine
+from .remote import Pause, RemoteEngine
 
 T = TypeVar("T")
 
@@ -86,9 +86,9 @@ class Transport(ABC):
         Engines where that fails, or is not done by `deadline`, fail the publication.
         """
 
-    def swap(self, publication: Publication) -> dict[str, float]:
-        """Make the engines serve what is staged, one after the other; seconds each stood still."""
-        pauses: dict[str, float] = {}
+    def swap(self, publication: Publication) -> dict[str, Pause]:
+        """Make the engines serve what is staged, one after the other; when each stood still."""
+        pauses: dict[str, Pause] = {}
         engines = list(publication.alive.values())
         # A fair share of the time each: one that hangs takes nothing from the others, not even
         # by the time it is given to resume.

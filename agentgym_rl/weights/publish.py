@@ -16,6 +16,7 @@ from agentgym_rl.engine import Interrupt, version_label
 from agentgym_rl.errors import WeightsError
 
 from .publication import Publication, Transport
+from .remote import Pause
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
 """Of the time, at most this much is for staging: an engine that hangs there must leave the others
@@ -30,13 +31,21 @@ class Published:
     """From the first request to the last engine's confirmation."""
     stage_s: float
     """Of these: until the last engine had staged, sampling meanwhile."""
-    pause_s: float
-    """Longest time one engine sampled nothing: from its /pause (`wait`: from its answer, since it
-    samples until then) to the answer of its /resume."""
-    served: tuple[str, ...]
-    """Names of the engines that confirmed the version."""
+    pauses: Mapping[str, Pause]
+    """By name of each engine that confirmed the version, when it sampled nothing: from its /pause
+    (`wait`: from its answer, since it samples until then) to the answer of its /resume."""
     failed: Mapping[str, str]
     """Name of every other one, and what went wrong."""
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """Names of the engines that confirmed the version."""
+        return tuple(self.pauses)
+
+    @property
+    def pause_s(self) -> float:
+        """Longest time one engine sampled nothing."""
+        return max(end - start for start, end in self.pauses.values())
 
 
 class PublicationFailed(WeightsError):
@@ -111,8 +120,7 @@ class Publisher:
         return Published(
             seconds=time.monotonic() - start,
             stage_s=staged - start,
-            pause_s=max(pauses.values()),
-            served=tuple(pauses),
+            pauses=pauses,
             failed=publication.failed,
         )
 

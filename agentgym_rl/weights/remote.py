@@ -13,6 +13,9 @@ from agentgym_rl.errors import WeightsError
 
 from .wire import call
 
+Pause = tuple[float, float]
+"""From when to when an engine sampled nothing, in seconds of `time.monotonic`."""
+
 _RESUME_TIMEOUT_S = 5.0
 _POLL_S = (0.005, 0.1)
 """Shortest and longest time between two looks at staging."""
@@ -76,8 +79,8 @@ class RemoteEngine:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
-    def swap(self, label: str, *, interrupt: Interrupt, deadline: float) -> float:
-        """Pause, serve what is staged as `label`, resume; seconds in which nothing was sampled.
+    def swap(self, label: str, *, interrupt: Interrupt, deadline: float) -> Pause:
+        """Pause, serve what is staged as `label`, resume; when nothing was sampled.
 
         A failure in between has asked the engine to resume.
         """
@@ -91,9 +94,9 @@ class RemoteEngine:
         except WeightsError as error:
             self.try_resume(error)
             raise
-        pause_s = time.monotonic() - stands_still
+        resumed = time.monotonic()
         self.check_label(label, deadline=deadline)
-        return pause_s
+        return stands_still, resumed
 
     def try_resume(self, error: WeightsError) -> None:
         """Leave no engine paused behind `error`; what fails here is added to it as a note."""

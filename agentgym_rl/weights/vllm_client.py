@@ -13,7 +13,7 @@ from agentgym_rl.engine import PAUSE_PATHS
 from agentgym_rl.errors import WeightsError
 
 from .publication import Publication, rank_offsets
-from .remote import RemoteEngine
+from .remote import Pause, RemoteEngine
 
 
 class FleetClient:
@@ -28,8 +28,8 @@ class FleetClient:
         """Worker processes by engine."""
         self.wrote = False
         """Whether an engine may have begun to overwrite its weights."""
-        self.pauses: dict[str, float] = {}
-        """Seconds each engine stood still."""
+        self.pauses: dict[str, Pause] = {}
+        """When each engine stood still."""
         self.failures: queue.Queue[WeightsError] = queue.Queue()
         self._publication: Publication | None = None
         self._stands_still = 0.0
@@ -85,9 +85,9 @@ class FleetClient:
         label = weight_version or publication.label
         self._post("/finish_weight_update", lambda engine: {"weight_version": label})
         self._post("/resume", lambda engine: None)
-        pause_s = time.monotonic() - self._stands_still
+        pause = (self._stands_still, time.monotonic())
         publication.each(lambda engine: engine.check_label(label, deadline=publication.deadline))
-        self.pauses = dict.fromkeys(publication.alive, pause_s)
+        self.pauses = dict.fromkeys(publication.alive, pause)
 
     def _post(self, path: str, body: Callable[[RemoteEngine], Mapping[str, Any] | None]) -> None:
         deadline = self._taking_part().deadline

@@ -30,7 +30,7 @@ from agentgym_rl.process import free_port
 
 from .gloo import own_address
 from .publication import Publication, Transport
-from .remote import Refused, RemoteEngine
+from .remote import Pause, Refused, RemoteEngine
 from .vllm_client import FleetClient
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class NativeTransport(Transport):
             return
         self._members = dict(publication.alive)
 
-    def swap(self, publication: Publication) -> dict[str, float]:
+    def swap(self, publication: Publication) -> dict[str, Pause]:
         if not publication.alive:
             return {}
         client = self._client

@@ -39,6 +39,9 @@ def main() -> None:
         "--tokenizer", type=Path, help="folder with the tokenizer; by default one is trained"
     )
     parser.add_argument(
+        "--tokenizer-texts", type=int, default=4000, help="demonstrations that it is trained on"
+    )
+    parser.add_argument(
         "--tasks", type=int, default=1024, help="held-out tasks to measure; 0: none"
     )
     options = parser.parse_args()
@@ -49,7 +52,7 @@ def main() -> None:
     tokenizer = (
         PreTrainedTokenizerFast.from_pretrained(options.tokenizer)
         if options.tokenizer
-        else build_tokenizer(family, seed=options.seed)
+        else build_tokenizer(family, seed=options.seed, num_texts=options.tokenizer_texts)
     )
     network = new_network(tokenizer, family.size, seed=options.seed)
     parameters = sum(p.numel() for p in network.parameters())

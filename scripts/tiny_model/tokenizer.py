@@ -23,7 +23,7 @@ TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 CONTEXT_LENGTH = 1024
 
 
-def build_tokenizer(family: Family, *, seed: int, num_texts: int = 4000) -> PreTrainedTokenizerFast:
+def build_tokenizer(family: Family, *, seed: int, num_texts: int) -> PreTrainedTokenizerFast:
     """The family's tokenizer, trained on `num_texts` demonstrations; deterministic by seed."""
     vocabulary = family.vocabulary
     bare = _untrained(vocabulary)

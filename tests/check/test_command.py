@@ -13,6 +13,7 @@ import toys  # type: ignore[import-not-found]
 from agentgym_rl import check_env
 from agentgym_rl.check import CRITERIA
 from agentgym_rl.errors import ConfigError
+from tests.e2e import forked
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +23,8 @@ QUICK = "--only=reset-tuple,tools"
 
 def arl(*argv: str) -> subprocess.CompletedProcess[str]:
     """In the folder of the planted environments."""
-    command = [sys.executable, "-m", "agentgym_rl", "check", *argv]
     path = os.pathsep.join([entry for entry in sys.path if entry])
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=HERE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    return forked.arl("check", *argv, env={**os.environ, "PYTHONPATH": path}, folder=HERE)
 
 
 def test_what_passes_says_so_and_exits_with_0():

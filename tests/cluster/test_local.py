@@ -1,12 +1,14 @@
 """Children are started, watched and ended together; nothing outlives the parent."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -97,27 +99,57 @@ def test_finished_is_set_when_finite_children_have_ended(tmp_path):
     asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
 
 
-@pytest.mark.slow
-def test_a_child_that_stops_answering_is_dead(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "SILENCE_LIMIT_S", 0.5)
-    monkeypatch.setattr(local, "HEARTBEAT_S", 0.05)
-    port = 20000 + os.getpid() % 20000
-    serve = f"""
-import http.server
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self): self.send_response(200); self.end_headers()
-http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
-
+def test_a_frozen_child_is_lost_though_nobody_asks_it(tmp_path):
     async def play() -> None:
         async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
-            await processes.start(spec(serve, health_url=f"http://127.0.0.1:{port}/"))
-            await processes.ready("child", timeout_s=20)
+            await processes.start(spec(SLEEP, finite=True))
             os.kill(processes.pid("child"), signal.SIGSTOP)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await processes.watch()
 
-    with pytest.raises(ProcessDied, match="alive but has not answered"):
+    with pytest.raises(ProcessDied, match="is frozen: somebody has stopped it"):
         asyncio.run(play())
+
+
+def answering(seconds: float) -> tuple[str, str]:
+    """A program that answers health requests, the second one after a while; and its URL."""
+    port = 20000 + os.getpid() % 20000
+    code = f"""
+import http.server, itertools, time
+asked = itertools.count()
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if next(asked) == 1: time.sleep({seconds})
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
+    return code, f"http://127.0.0.1:{port}/"
+
+
+async def ends(path, seconds: float, limit_s: float) -> ProcessDied | None:
+    """What becomes of a child that answers late, within 3 s."""
+    code, url = answering(seconds)
+    child = replace(spec(code, health_url=url), silence_limit_s=limit_s)
+    async with LocalProcesses(path, stop_timeout_s=0.2) as processes:
+        await processes.start(child)
+        await processes.ready("child", timeout_s=60)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3):
+                return await processes.ended("child")
+
+
+@pytest.mark.slow
+def test_a_child_that_runs_and_answers_no_more_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "ASK_EVERY_S", 0.05)
+    monkeypatch.setattr(local, "ASK_TIMEOUT_S", 0.1)
+    died = asyncio.run(ends(tmp_path, seconds=60, limit_s=0.5))
+    assert "runs, and has not answered" in str(died)
+
+
+@pytest.mark.slow
+def test_a_slow_child_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "ASK_EVERY_S", 0.05)
+    monkeypatch.setattr(local, "ASK_TIMEOUT_S", 0.1)
+    assert asyncio.run(ends(tmp_path, seconds=1, limit_s=60)) is None
 
 
 def test_a_failing_finite_child_is_an_error(tmp_path):

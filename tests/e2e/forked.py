@@ -1,9 +1,11 @@
-"""`arl` forked from one process that has made the imports of the controller and of its children.
+"""`arl`, or another module, forked from one process that has made the imports of the controller and
+of its children.
 
-Each `arl` gets a fork server of its own, as it starts one where nobody gives it one: that alone,
-and the imports, are left out.
+Each gets a fork server of its own, as `arl` starts one where nobody gives it one: that alone, and
+the imports, are left out.
 """
 
+import atexit
 import json
 import os
 import socket
@@ -33,12 +35,20 @@ class _Server:
         config = Config()
         modules = (*rank_imports(config), *engine_imports(config), *CONTROLLER, *TOKENS_AND_TYPES)
         self._server = ForkServer(modules, environment=rank_environment(config))
-        self._server.__enter__()  # it ends with this process
+        self._server.__enter__()
+        atexit.register(self._server.__exit__)
         self._ids = count()
         self.said: dict[int, dict] = {}
         """What is known of each request."""
 
-    def ask(self, module: str, arguments: list[str], environment: dict[str, str], files) -> int:
+    def ask(
+        self,
+        module: str,
+        arguments: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        files: list[int],
+    ) -> int:
         """Returns the request's id, once its process runs."""
         path = [*environment.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
         request = Request(
@@ -46,7 +56,7 @@ class _Server:
             module=module,
             arguments=arguments,
             environment={**rank_environment(Config()), **environment},
-            folder=os.getcwd(),
+            folder=str(folder),
             path=[folder for folder in path if folder],
             nested=True,
         )
@@ -72,16 +82,49 @@ def _server() -> _Server:
     return _Server()
 
 
-class ForkedArl:
-    """`arl` with these arguments, running; the part of `subprocess.Popen` that tests use."""
+class Forked:
+    """`python -m module arguments`, running; the part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         environment = dict(os.environ) if env is None else env
         self._text: tuple[str, str] | None = None
         self._output = [tempfile.TemporaryFile() for _ in ("stdout", "stderr")]  # noqa: SIM115
         files = [file.fileno() for file in self._output]
-        self._id = _server().ask("agentgym_rl", list(arguments), environment, files)
+        where = folder or Path.cwd()
+        self._id = _server().ask(module, list(arguments), environment, where, files)
         self.pid: int = self._said["pid"]
+        self._read = 0
+        """Bytes of stdout that `readline` has returned."""
+
+    def readline(self, timeout: float = 120) -> str:
+        """The next line of stdout; what there is of it where the process ends before."""
+        end = time.monotonic() + timeout
+        while True:
+            ended = self.poll() is not None
+            text = os.pread(self._output[0].fileno(), 1 << 16, self._read)
+            line, newline, _ = text.partition(b"\n")
+            if newline or ended:
+                self._read += len(line + newline)
+                return (line + newline).decode()
+            if time.monotonic() >= end:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            _server().listen(0.01)
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has ended; -N: signal N."""
+        end = time.monotonic() + timeout
+        while self.returncode is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired("a forked process", timeout)
+            _server().listen(left)
+        return self.returncode
 
     @property
     def _said(self) -> dict:
@@ -103,12 +146,7 @@ class ForkedArl:
         self.send_signal(9)
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        end = time.monotonic() + timeout
-        while self.returncode is None:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise subprocess.TimeoutExpired("arl", timeout)
-            _server().listen(left)
+        self.wait(timeout)
         if self._text is None:
             out, err = (_all(file) for file in self._output)
             self._text = out, err
@@ -121,15 +159,32 @@ def _all(output: IO[bytes]) -> str:
         return output.read().decode()
 
 
-def arl(
-    *arguments: str | Path, env: dict[str, str] | None = None
+class ForkedArl(Forked):
+    """`arl` with these arguments, running."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        super().__init__("agentgym_rl", *arguments, env=env)
+
+
+def run(
+    module: str,
+    *arguments: str | Path,
+    env: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `arl` to its end."""
+    """Run `python -m module arguments` in `folder` to its end."""
     words = list(map(str, arguments))
-    process = ForkedArl(*words, env=env)
+    process = Forked(module, *words, env=env, folder=folder)
     try:
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode is not None
     return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def arl(
+    *arguments: str | Path, env: dict[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `arl` in `folder` to its end."""
+    return run("agentgym_rl", *arguments, env=env, folder=folder)

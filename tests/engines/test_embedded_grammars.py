@@ -86,6 +86,7 @@ def _text(reply):
     return TOKENIZER.decode(reply.token_ids[:-1], skip_special_tokens=False)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
 @given(
     schemas=st.lists(SCHEMAS, min_size=8, max_size=8), temperature=st.sampled_from([0.0, 1.0, 3.0])

@@ -309,6 +309,7 @@ def test_a_body_that_never_comes_is_given_up(stage, monkeypatch):
     assert b"timeout_error" in answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS[:2])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_nests_deeply_has_made_a_call_like_any_other(

@@ -1,4 +1,4 @@
-"""Constrained turns through a router: whole from one engine, or begun again."""
+"""Constrained turns, and turns of a router of whole ones: whole from one engine, or begun again."""
 
 import asyncio
 
@@ -23,9 +23,21 @@ def test_a_turn_whose_engine_fails_begins_again_elsewhere(stream):
     assert (entry.sampling.max_tokens, entry.sampling.grammar) == (50, GRAMMAR)
     counted = {name: count for name, count in router.counters.items() if count}
     assert counted == {
-        **{"failovers": 1, "constrained_restarts": 1, "affinity_misses": 1},
+        **{"failovers": 1, "turn_restarts": 1, "affinity_misses": 1},
         "discarded_tokens": 5,
     }
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("told", [0, 5, 10])
+def test_whole_turns_begin_again_with_the_seed_they_had(told, stream):
+    first, second = ScriptedEngine([Say([1] * 11, fail_after=told)]), ScriptedEngine(tells())
+    router, _ = routed(first, second, whole_turns=True)
+    turn = asyncio.run(heard(begin(router, stream=stream)))
+    assert (turn.ids, turn.finish) == (STORY, "stop")
+    [entry] = second.journal
+    assert (entry.prompt, entry.sampling.seed) == (tuple(PROMPT), 7)
+    assert router.counters["turn_restarts"] == bool(told)
 
 
 def test_nothing_of_it_is_shown_before_it_is_whole():
@@ -58,4 +70,4 @@ def test_a_turn_that_had_all_but_the_word_for_it_is_whole():
     router, _ = routed(ScriptedEngine([Say(STORY, finish_reason=None)]))
     turn = asyncio.run(heard(begin(router, grammar=GRAMMAR)))
     assert (turn.ids, turn.finish) == (STORY, "stop")
-    assert router.counters["constrained_restarts"] == 0
+    assert router.counters["turn_restarts"] == 0

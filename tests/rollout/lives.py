@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from hashlib import blake2b
@@ -53,6 +53,10 @@ class Mortal(EpisodeLog):
         if self.left == 0:
             raise Killed
 
+    async def restarted(self, **begun) -> int:
+        self.left += self.left > 0  # as at a beginning: the metrics file is behind for a moment
+        return await super().restarted(**begun)
+
 
 class Trainer:
     """Its weights are the names of what they were trained on."""
@@ -93,12 +97,20 @@ def begin(run: Path) -> None:
     create_run_dir(config(run))
 
 
-def live(run: Path, *, dies_at: int = 10_000, after: bool = True, log_type=Mortal) -> Trainer:
-    """One incarnation, until it is finished or dies."""
-    return asyncio.run(_live(run, dies_at, after, log_type))
+def live(
+    run: Path,
+    *,
+    dies_at: int = 10_000,
+    after: bool = True,
+    log_type=Mortal,
+    loses: Callable[[], bool] = lambda: False,
+) -> Trainer:
+    """One process of it, until it is finished or dies. `loses` is asked again and again whether
+    the trainer dies now."""
+    return asyncio.run(_live(run, dies_at, after, log_type, loses))
 
 
-async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
+async def _live(run: Path, dies_at: int, after: bool, log_type, loses) -> Trainer:
     settings = config(run)
     trainer = Trainer(run)
     with ExitStack() as stack:
@@ -134,12 +146,26 @@ async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
             while trainer.step < STEPS:
                 await _play(buffer, finished, indices)
                 shard = await controller.batch(trainer.step, 0)
+                if loses():
+                    trainer = await _replaced(controller, run)
+                    continue
                 report = trainer.train(list(dict.fromkeys(shard.group_ids)))
+                if loses():
+                    trainer = await _replaced(controller, run)
+                    continue
                 await controller.report(report)
-                if trainer.step % EVERY == 0:
+                if loses():
+                    trainer = await _replaced(controller, run)
+                elif trainer.step % EVERY == 0:
                     await controller.checkpointed(trainer.step, str(trainer.checkpoint(report)))
         except Killed:
             pass
+    return trainer
+
+
+async def _replaced(controller: Controller, run: Path) -> Trainer:
+    trainer = Trainer(run)
+    await controller.regroup(trainer.step, newest_checkpoint(trainer.folder))
     return trainer
 
 

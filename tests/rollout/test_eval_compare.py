@@ -79,6 +79,7 @@ def test_folders_of_other_tasks_do_not_compare(tmp_path):
         compare_folders([tmp_path])
 
 
+@pytest.mark.slow
 def test_the_table_as_typed(tmp_path, capsys):
     evaluated(
         tmp_path, **{"eval.samples_per_task": 2, "eval.price_prompt": 1, "eval.price_completion": 9}

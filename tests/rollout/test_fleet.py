@@ -1,22 +1,28 @@
 """A fleet of real (embedded) engine processes: dying, coming back, and always at one version."""
 
 import asyncio
+import atexit
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
+from select import select
 
 import pytest
 from safetensors.torch import load_file
 
+from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.model import BUNDLED
+from agentgym_rl.trainer.launch import rank_environment
 from agentgym_rl.weights.files import write_version
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
@@ -29,8 +35,16 @@ NAMES = ["engine-0", "engine-1"]
 class Running:
     def __init__(self, fleet: Fleet, processes: LocalProcesses, folder: Path) -> None:
         self.fleet, self.processes, self.folder = fleet, processes, folder
+        self.incarnation(0)
+
+    def incarnation(self, number: int) -> None:
+        """Who publishes from now on."""
         self._publisher = Publisher(
-            transport=SharedFiles(folder), interrupt="keep", timeout_s=30, polls_staging=False
+            transport=SharedFiles(self.folder, incarnation=number),
+            interrupt="keep",
+            timeout_s=30,
+            polls_staging=False,
+            incarnation=number,
         )
 
     async def publish(self, version: int) -> tuple[str, ...]:
@@ -66,13 +80,32 @@ class Running:
         return found
 
 
+@cache
+def warm() -> ForkServer:
+    """What engines are forked from, as in a run; it ends with this process."""
+    config = Config()
+    server = ForkServer(engine_imports(config), environment=rank_environment(config))
+    server.__enter__()
+    atexit.register(server.__exit__)
+    return server
+
+
+def forks() -> Forks:
+    """Of one test, which hears nothing of the forks of another."""
+    server = warm()
+    while select([server.socket], [], [], 0)[0]:
+        assert server.socket.recv(1 << 16), server.output
+    return Forks(server)
+
+
 @asynccontextmanager
 async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
     config: Config = load_config(None, {"engine.num_servers": 2, **keys})
     (folder / "config.toml").write_text(dump_toml(config))
     async with (
         asyncio.timeout(120),
-        LocalProcesses(folder / "logs", stop_timeout_s=2) as processes,
+        forks() as forked,
+        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         fleet = Fleet(
             config, folder / "config.toml", processes, model_dir=BUNDLED, weights_dir=folder
@@ -117,10 +150,12 @@ def test_a_server_that_missed_a_version_does_not_serve_the_old_one(tmp_path):
 def test_no_server_joins_during_a_publication(tmp_path):
     async def play() -> None:
         async with running(tmp_path) as run:
+            killed = run.processes.pid("engine-1")
             run.kill("engine-1")
             await run.until(lambda: run.fleet.router.serving == ["engine-0"])
             engines = await run.fleet.begin_publication(1)
             assert list(engines) == ["engine-0"]
+            await run.until(lambda: run.processes.pid("engine-1") != killed)
             await run.processes.ready("engine-1", timeout_s=60)
             await asyncio.sleep(0.5)
             assert run.fleet.router.serving == ["engine-0"]
@@ -153,6 +188,23 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
             failed = {name: "gone" for name in engines if name == "engine-1"}
             await run.fleet.end_publication(1, served=[], failed=failed)
             assert await run.all_serve() == {0}
+
+    asyncio.run(play())
+
+
+def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.num_servers": 1}) as run:
+            await run.publish(1)
+            await run.fleet.begin_publication(2)
+            engine = run.fleet._servers["engine-0"].engine
+            await engine.pause(interrupt="keep")
+            await run.fleet.replace_publishers(1)
+            assert await run.versions(2) == {1}
+            run.incarnation(1)
+            assert await run.publish(1) == ("engine-0",)
+            path = run.folder / "v1.1.safetensors"  # for servers that come back from now on
+            assert (path.exists(), engine.incarnation) == (True, 1)
 
     asyncio.run(play())
 

@@ -1,13 +1,34 @@
-"""Each attack in each mode, then all of them at once with honest episodes in their midst."""
+"""Each attack alone, and in each mode all of them at once with honest episodes in their midst.
+
+Alone, where nothing else explains a delay, it is played in one mode with namespaces and in one
+without, in turn, and in every kind of container; with ARL_EXHAUSTIVE=1 in each mode.
+"""
 
 from collections.abc import Callable
 
 import attacks  # noqa: F401  fills ATTACKS
 import pytest
-from arena import ALL_MODES, ATTACKS, DOCKER
+from arena import ALL_MODES, ATTACKS, DOCKER, LONE_MODES, MODES, Attack
 from asking import Driver
 
-EACH = [(attack.name, mode) for attack in ATTACKS.values() for mode in attack.modes]
+from tests.exhaustive import EXHAUSTIVE
+
+
+def modes_of(attack: Attack, number: int) -> list[str]:
+    """Where it is played alone."""
+    modes = list(attack.modes)
+    for alike in () if EXHAUSTIVE else (MODES, LONE_MODES):
+        if possible := [mode for mode in modes if mode in alike]:
+            chosen = possible[number % len(possible)]
+            modes = [mode for mode in modes if mode == chosen or mode not in alike]
+    return modes
+
+
+EACH = [
+    (attack.name, mode)
+    for number, attack in enumerate(ATTACKS.values())
+    for mode in modes_of(attack, number)
+]
 
 
 @pytest.mark.slow

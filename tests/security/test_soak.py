@@ -1,6 +1,6 @@
-"""Thousands of executions, many of them cancelled or stopped: afterwards nothing is left of them.
+"""Hundreds of executions, many of them cancelled or stopped: afterwards nothing is left of them.
 
-`ARL_SOAK=100000` for the full one (per mode; ten minutes or so).
+A thousand (per mode) with ARL_EXHAUSTIVE=1; `ARL_SOAK=100000` for the full one (ten minutes or so).
 """
 
 import os
@@ -11,7 +11,9 @@ import pytest
 from arena import ALL_MODES, DOCKER, LONE_MODES, PROCESSES
 from asking import Driver
 
-NUM_EXECUTIONS = int(os.environ.get("ARL_SOAK", "1000"))
+from tests.exhaustive import EXHAUSTIVE
+
+NUM_EXECUTIONS = int(os.environ.get("ARL_SOAK", "1000" if EXHAUSTIVE else "200"))
 NUM_IN_CONTAINERS = int(os.environ.get("ARL_SOAK", "300"))
 MAX_GROWTH_KB = 24 << 10
 

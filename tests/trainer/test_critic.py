@@ -40,6 +40,7 @@ def train(stepper: Stepper, num_steps: int = 2) -> list[dict[str, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_micro_batches_do_not_matter_to_a_critic(tiny_model, world):
     """Two steps: in the second, values are no longer zero and advantages hang on them."""
     found = []
@@ -132,6 +133,7 @@ def test_turn_rewards_and_weights_of_tasks_reach_the_policy(tiny_model, world):
     assert all(torch.equal(found[0][1], critic) for _, critic in found[1:])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_the_critic(tiny_model, world, tmp_path):
     straight, resumed = critic_stepper(tiny_model, world), critic_stepper(tiny_model, world)
     train(straight, 1)

@@ -39,6 +39,7 @@ def trained(tiny_model, world):
     return stepper, before, metrics
 
 
+@pytest.mark.slow
 def test_an_adapter_trains_alone(trained):
     stepper, before, metrics = trained
     assert metrics[0]["grad_norm"] > 0
@@ -88,6 +89,7 @@ def test_peft_and_transformers_load_the_export(trained, tiny_model, tmp_path):
     torch.testing.assert_close(plain_logprobs(whole, ROW), found, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_the_base_is_the_reference(trained, tiny_model, world):
     stepper, packed = trained[0], pack_rows([ROW])
     frozen = Policy.load(tiny_model, world, frozen=True, master_dtype=torch.float64)
@@ -115,6 +117,7 @@ def test_options_change_nothing(trained, tiny_model, world, how):
         assert train(stepper, step) == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_the_adapter_alone(trained, tiny_model, other_model, world, tmp_path):
     stepper = trained[0]
     path = save(tmp_path / "lora", stepper)

@@ -53,6 +53,7 @@ def shards(num: int) -> list:
     return [make_shards(*make_items(step=step), step=step)[0] for step in range(num)]
 
 
+@pytest.mark.slow
 def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
     config = load_config(overrides=BASE)
     with controller(shards(3)) as server:
@@ -80,6 +81,7 @@ def test_a_run_from_the_first_batch_to_the_export(tiny_model, tmp_path):
     assert all(torch.equal(loaded[name], tensor) for name, tensor in final.items())
 
 
+@pytest.mark.slow
 def test_a_run_of_an_adapter_publishes_it_alone(tiny_model, tmp_path):
     config = load_config(overrides={**BASE, "lora.rank": 4})
     with controller(shards(3)) as server:

@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import pytest
+
 from agentgym_rl import Env, Step
 from agentgym_rl.verifier import VerifierHandle, VerifierPool
 from agentgym_rl.wrappers import Timeout
@@ -31,6 +33,7 @@ async def _play(pool, content, use_step):
     return content, (await env.step({"role": "assistant", "content": content})).reward
 
 
+@pytest.mark.slow
 def test_the_queue_takes_nothing_of_a_step_s_time():
     async def main():
         async with VerifierPool(1, timeout_s=CALL_S, preload=["judges:hang"]) as pool:

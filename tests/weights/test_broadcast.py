@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +17,11 @@ from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.checksum import checksum
+from tests.e2e.forked import Forked
 
 pytestmark = pytest.mark.slow
 
-CHILD = Path(__file__).with_name("broadcast_child.py")
+PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 @contextmanager
@@ -32,16 +31,15 @@ def members(
     timeout_s: float = 20,
     meeting_s: float = 60,
     bucket_bytes: int = 1 << 20,
-) -> Iterator[tuple[BroadcastGroup, list[subprocess.Popen[str]]]]:
+) -> Iterator[tuple[BroadcastGroup, list[Forked]]]:
     """Rank 0's group, and the processes of the other ranks."""
     listener = socket.create_server(("127.0.0.1", 0))
     port, size = listener.getsockname()[1], size or len(crcs) + 1
     children = [
-        subprocess.Popen(
-            [sys.executable, CHILD, *map(str, (port, rank, size, timeout_s, crc, bucket_bytes))],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        Forked(
+            "broadcast_child",
+            *map(str, (port, rank, size, timeout_s, crc, bucket_bytes)),
+            env={**os.environ, "PYTHONPATH": PATH},
         )
         for rank, crc in enumerate(crcs, start=1)
     ]
@@ -64,9 +62,8 @@ def members(
             child.communicate(timeout=10)
 
 
-def line(child: subprocess.Popen[str]) -> str:
-    assert child.stdout is not None
-    return child.stdout.readline().strip()
+def line(child: Forked) -> str:
+    return child.readline().strip()
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 1 << 20])

@@ -51,6 +51,7 @@ async def publish(
     return await asyncio.to_thread(publisher.publish, engines, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupt", PAUSE_PATHS)
 def test_requests_in_flight_meet_the_new_version(tmp_path, interrupt):
     async def play() -> tuple[Published, list[int]]:

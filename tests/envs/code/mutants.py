@@ -24,7 +24,7 @@ from arl_envs.code.problem import CallTest
 NUM_HIDDEN = 20
 NUM_FRESH = 400
 """Inputs that say whether a mutant that passes the hidden tests is wrong at all."""
-CPU_LIMIT_S = 0.2
+CPU_LIMIT_S = 0.05
 """Of a call; references take less than 0.001."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

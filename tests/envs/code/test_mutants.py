@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from arl_envs.code.families import FAMILIES
 
-from .mutants import Hunt, fails, hunt, load, mutants
+from .mutants import fails, hunt, load, mutants
 
 
 def test_one_place_is_changed_at_a_time():
@@ -22,12 +22,13 @@ def test_a_wrong_answer_an_error_and_a_hang_are_failures(body: str):
     assert fails(load(f"def f():\n    {body}", "f"), (), 1)
 
 
+KNOWN_SURVIVORS = {"check_order": 1, "find_bracket_error": 1}
+"""Mutants of two variants that are wrong on inputs too rare for 20 hidden tests."""
+
+
 @pytest.mark.slow
-def test_hidden_tests_catch_mutants():
-    hunts = {name: hunt(family, num_variants=2) for name, family in FAMILIES.items()}
-    missed = {name: found.survivors for name, found in hunts.items() if found.survivors}
-    assert all(found.caught >= 0.95 for found in hunts.values()), missed
-    total = Hunt()
-    for found in hunts.values():
-        total.add(found)
-    assert total.caught >= 0.99, missed
+@pytest.mark.parametrize("name", FAMILIES)
+def test_hidden_tests_catch_mutants(name: str):
+    found = hunt(FAMILIES[name], num_variants=2)
+    assert found.num_caught > 0
+    assert len(found.survivors) <= KNOWN_SURVIVORS.get(name, 0), found.survivors

@@ -27,6 +27,7 @@ def data_set(folder: Path, **splits: list[int]) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("offline")
 def test_a_data_set_of_one_split_is_divided(tmp_path: Path) -> None:
     dataset = data_set(tmp_path / "set", test=list(range(60)))

@@ -276,6 +276,7 @@ def opening(id: str, seed: int) -> str:
     return json.dumps(GymnasiumEnv(id=id).reset(seed=seed)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["Taxi-v4", "Blackjack-v1"])
 def test_no_held_out_task_begins_like_a_training_task(id):
     begun = {

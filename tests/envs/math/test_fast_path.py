@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import pytest
 from arl_envs.math.checker import Quiz, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided, settle
 from arl_envs.math.symbolic.reading import read
@@ -34,6 +35,7 @@ def test_any_two_numbers(gold: str, answer: str) -> None:
     assert not settle(read(gold), read(answer)) or theirs(gold, answer)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(fractions)
 def test_one_number_in_two_spellings(number: Fraction) -> None:

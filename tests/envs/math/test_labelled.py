@@ -1,4 +1,7 @@
-"""What the checker says of the labelled set; `arl bench math` has the table."""
+"""What the checker says of the labelled set; `arl bench math` has the table.
+
+Every hack is judged whole, and every other one of the other cases; all with ARL_EXHAUSTIVE=1.
+"""
 
 import asyncio
 from collections import Counter
@@ -9,21 +12,23 @@ from arl_envs.math.symbolic.literal import Undecided
 
 from agentgym_rl.verifier import VerifierPool
 from tests.envs.math.cases import Case, labelled
+from tests.exhaustive import EXHAUSTIVE
 
 CASES = labelled()
+JUDGED = [case for i, case in enumerate(CASES) if case.hack or i % 2 == 0 or EXHAUSTIVE]
 LEAST_F1 = 0.965
 """Measured: 0.973."""
 
 
 async def _verdicts() -> list[str]:
     async with VerifierPool(2, preload=[COMPARE]) as pool:
-        judged = [await judge(case.text, case.quiz, pool, timeout_s=20) for case in CASES]
+        judged = [await judge(case.text, case.quiz, pool, timeout_s=20) for case in JUDGED]
     return [one.verdict for one in judged]
 
 
 @pytest.fixture(scope="module")
 def judged() -> list[tuple[Case, str]]:
-    return list(zip(CASES, asyncio.run(_verdicts()), strict=True))
+    return list(zip(JUDGED, asyncio.run(_verdicts()), strict=True))
 
 
 def test_the_set_has_both_kinds_of_cases() -> None:
@@ -33,6 +38,7 @@ def test_the_set_has_both_kinds_of_cases() -> None:
     assert not any(case.right for case in CASES if case.hack)
 
 
+@pytest.mark.slow
 def test_no_wrong_answer_is_paid_at_once() -> None:
     for case in CASES:
         try:
@@ -55,7 +61,7 @@ def test_no_wrong_answer_is_paid(judged) -> None:
 @pytest.mark.slow
 def test_right_answers_are_paid(judged) -> None:
     found = sum(case.right and verdict == "ok" for case, verdict in judged)
-    right = sum(case.right for case in CASES)
+    right = sum(case.right for case in JUDGED)
     paid = sum(verdict == "ok" for _, verdict in judged)
     assert 2 * found / (right + paid) >= LEAST_F1
 

@@ -90,6 +90,7 @@ def test_seeds_and_indices_differ() -> None:
     assert len({task.id for task in tasks}) == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("level", "count"), [(1, 12_000), (2, 2000), (3, 3000), (4, 2000)])
 def test_train_and_eval_share_no_question(level: int, count: int) -> None:
     def questions(split, seed: int) -> set[str]:

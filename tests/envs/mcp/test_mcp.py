@@ -213,6 +213,7 @@ def test_what_does_not_start_says_why():
 HANGING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
+@pytest.mark.slow
 def test_a_start_that_hangs_is_ended_at_its_deadline():
     before = _children()
     with pytest.raises(InfraError, match=r"did not start in 0\.2 s"):

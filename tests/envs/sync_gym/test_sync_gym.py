@@ -63,6 +63,7 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     [
