@@ -1,11 +1,9 @@
 """Child processes on the nodes of a Ray cluster: what `local.py` does on one machine.
 
 Ray places and reserves; the processes are the same ones, with the same command lines. Each has an
-actor beside it, its host, which starts it where Ray has put it, as its own child: whatever ends the
-host, or its node, ends the process. Ray notices a dead node after tens of seconds, so hosts are
-asked for a sign of life every second.
-
-The run's folder has to be one that every node sees: configuration, logs and checkpoints are there.
+actor beside it, its host, which starts it where Ray has put it, as its own child, and looks after
+it as on one machine. Ray notices a dead node after tens of seconds, so hosts are asked for a sign
+of life every second.
 """
 
 from __future__ import annotations
@@ -13,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+import secrets
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,64 +23,33 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from agentgym_rl import __version__
 from agentgym_rl.errors import ConfigError, ProcessDied
-from agentgym_rl.process import ProcessSpec, free_port
+from agentgym_rl.process import ProcessSpec
 
-from .demand import Demand, Node, check
-from .local import LocalProcesses
+from .demand import Demand
+from .ray_host import Found, Host
+from .ray_nodes import own_address
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 SILENCE_LIMIT_S = 5.0
 CONTROL_TIMEOUT_S = 60.0
-"""For what a host does at once, its own start included."""
+"""For what a host does at once, its own start included; Ray's own notice of a dead node too, before
+which it moves nothing from there."""
 
 _STRATEGIES = {"rollout": "SPREAD"}
 """Of the kinds of process that Ray shall not put close together."""
 
 
-class _Host:
-    """The actor beside one process: its parent, on the node that Ray chose."""
-
-    def __init__(self, logs: str, stop_timeout_s: float) -> None:
-        self._processes = LocalProcesses(Path(logs), stop_timeout_s=stop_timeout_s)
-
-    async def address(self) -> tuple[str, int]:
-        """This node's address, and a port of it that is free now."""
-        address = ray.util.get_node_ip_address()
-        return address, free_port(address)
-
-    async def beat(self) -> None:
-        """A sign of life."""
-
-    async def start(self, spec: ProcessSpec) -> int:
-        await self._processes.__aenter__()
-        await self._processes.start(spec)
-        return self._processes.pid(spec.name)
-
-    async def ready(self, name: str, timeout_s: float) -> None:
-        await self._processes.ready(name, timeout_s=timeout_s)
-
-    async def ended(self, name: str) -> ProcessDied | None:
-        return await self._processes.ended(name)
-
-    async def restart(self, name: str) -> int:
-        await self._processes.restart(name)
-        return self._processes.pid(name)
-
-    async def kill(self, name: str) -> None:
-        await self._processes.kill(name)
-
-    async def stop(self) -> None:
-        await self._processes.stop()
-
-
 class RayProcesses:
-    """The children of a run. Use as a context manager, in a process that Ray is initialized in.
+    """The children of a run (see `Processes`), in a process that Ray is initialized in.
 
-    `reserve` comes first; the names of processes are those of their demands, "engine-0".
+    Use as a context manager; `reserve` comes first. Names are those of the demands: "engine-0".
     """
+
+    forks = None
 
     def __init__(self, logs: Path, *, stop_timeout_s: float) -> None:
         self._logs = logs
@@ -88,10 +57,11 @@ class RayProcesses:
         self._groups: dict[str, PlacementGroup] = {}
         self._demands: dict[str, Demand] = {}
         self._hosts: dict[str, Any] = {}
-        self._specs: dict[str, ProcessSpec] = {}
+        self._lost: set[str] = set()
+        """Processes whose host says nothing any more."""
         self._pids: dict[str, int] = {}
-        self.finished = asyncio.Event()
-        """Set by `watch` once every finite child has ended well."""
+        self._tokens: dict[str, str] = {}
+        """Files in the shared folders, and what is in them."""
 
     async def __aenter__(self) -> RayProcesses:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -105,14 +75,20 @@ class RayProcesses:
     ) -> None:
         await self.stop()
 
-    async def reserve(self, demands: Sequence[Demand], *, timeout_s: float) -> None:
-        """Room for these processes: a placement group for each kind, packed on as few nodes as
-        hold it, or spread.
+    @property
+    def host(self) -> str:
+        return own_address()
+
+    async def reserve(
+        self, demands: Sequence[Demand], *, shared: Sequence[Path], timeout_s: float
+    ) -> None:
+        """Room for these processes, and a host in each place: a placement group for each kind,
+        packed on as few nodes as hold it, or spread. All of them have to see the folders `shared`.
 
         Raises:
-            ConfigError: the cluster has not got it, by count or within `timeout_s`.
+            ConfigError: the cluster did not give the room within `timeout_s`; or a node does not
+                see a folder, or has another version of this package, or none.
         """
-        check(demands, nodes())
         for demand in demands:
             bundle = {"CPU": float(demand.cpus), "GPU": float(demand.gpus)}
             bundles = [{k: v for k, v in bundle.items() if v}] * demand.count
@@ -124,31 +100,48 @@ class RayProcesses:
                     await group.ready()
         except TimeoutError:
             raise ConfigError(
-                f"the cluster gave no room within {timeout_s:g} s: other jobs hold what is counted "
-                "as there (`ray status`)"
+                f"the cluster gave no room within {timeout_s:g} s (cluster.start_timeout_s): other "
+                "jobs hold what it has in all; see `ray status`"
             ) from None
+        self._mark(shared)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for demand in demands:
+                    for index in range(demand.count):
+                        tasks.create_task(self._settle(f"{demand.role}-{index}"))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
 
     async def address(self, name: str) -> tuple[str, int]:
         """Where the process of that name will run, and a port that is free there."""
+        if name not in self._hosts:
+            await self._settle(name)
         return await self._ask(name, "address")
 
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
-        self._specs[spec.name] = spec
-        self._pids[spec.name] = await self._ask(spec.name, "start", spec)
+        if spec.name not in self._hosts:
+            await self._settle(spec.name)
+        self._pids[spec.name] = await self._ask(spec.name, "start", spec, sys.executable)
 
-    async def restart(self, name: str) -> None:
-        """Kill what is left of a child, and start it again: on another node if its own is gone."""
-        try:
-            self._pids[name] = await self._ask(name, "restart", name)
-        except ProcessDied as error:
-            log.warning("%s; starting it anew", error)
-            ray.kill(self._hosts.pop(name))
-            await self.start(self._specs[name])
+    async def end(self, name: str) -> None:
+        """Kill what is left of a child; without a host that answers, it is given up.
+
+        Its next life then has a new host, on another node if its own is gone. What runs on a node
+        that nobody reaches ends when Ray has noticed.
+        """
+        if name in self._hosts and name not in self._lost:
+            try:
+                return await self._ask(name, "end", name, timeout_s=2 * SILENCE_LIMIT_S)
+            except ProcessDied as error:
+                log.warning("%s", error)
+        self._give_up(name)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a child and its own children."""
-        await self._ask(name, "kill", name)
+        """SIGKILL a child and its own children; without a host there is none."""
+        if name in self._hosts and name not in self._lost:
+            with contextlib.suppress(ProcessDied):
+                await self._ask(name, "kill", name, timeout_s=2 * SILENCE_LIMIT_S)
 
     def log_path(self, name: str) -> Path:
         """Where a child's output goes."""
@@ -162,16 +155,22 @@ class RayProcesses:
         """Wait until a child's health URL answers 200.
 
         Raises:
-            ProcessDied: it ended instead, or was not ready in `timeout_s`.
+            ProcessDied: it ended instead, its host did, or it was not ready in `timeout_s`.
         """
-        await self._ask(name, "ready", name, timeout_s, timeout_s=timeout_s + CONTROL_TIMEOUT_S)
+        ready = self._hosts[name].ready.remote(name, timeout_s)
+        if error := await self._while_it_beats(name, _end(name, ready)):
+            raise error
 
     async def ended(self, name: str) -> ProcessDied | None:
-        """Wait until a child ends, stops answering its health URL, or its host is silent."""
-        host = self._hosts[name]
+        """Wait until a child ends, is frozen, hangs, or its host is silent."""
+        ended = self._hosts[name].ended.remote(name)
+        return await self._while_it_beats(name, _end(name, ended))
+
+    async def _while_it_beats(self, name: str, other: Any) -> ProcessDied | None:
+        """What `other` comes to, or that the host of a process fell silent before."""
         async with asyncio.TaskGroup() as tasks:
             ends = [
-                tasks.create_task(_died(name, host.ended.remote(name)), name=f"follow {name}"),
+                tasks.create_task(other, name=f"follow {name}"),
                 tasks.create_task(self._silent(name), name=f"heartbeat of {name}"),
             ]
             done, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -179,49 +178,27 @@ class RayProcesses:
                 task.cancel()
         return done.pop().result()
 
-    async def _silent(self, name: str) -> ProcessDied | None:
+    async def _silent(self, name: str) -> ProcessDied:
         """Ask a host for signs of life until none comes."""
         host = self._hosts[name]
         while True:
             try:
                 await _result(name, host.beat.remote(), timeout_s=SILENCE_LIMIT_S - BEAT_S)
             except ProcessDied as error:
+                self._lost.add(name)
                 return error
             await asyncio.sleep(BEAT_S)
 
-    async def watch(self) -> None:
-        """Raise as soon as a child dies or stops answering; else run until cancelled.
-
-        Raises:
-            ProcessDied: see `LocalProcesses.watch`.
-        """
-        watched = [spec for spec in self._specs.values() if not spec.restartable]
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                ends = [
-                    tasks.create_task(self._watch(it), name=f"watch {it.name}") for it in watched
-                ]
-                for spec, end in zip(watched, ends, strict=True):
-                    if spec.finite:
-                        await end
-                self.finished.set()
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-
-    async def _watch(self, spec: ProcessSpec) -> None:
-        died = await self.ended(spec.name)
-        if died is not None:
-            raise died
-
     async def stop(self) -> None:
         """End every child, its host, and what was reserved."""
-        limit_s = self._stop_timeout_s + CONTROL_TIMEOUT_S
+        limit_s = self._stop_timeout_s + 2 * SILENCE_LIMIT_S
         async with asyncio.TaskGroup() as tasks:
-            for name in self._hosts:
+            for name in self._hosts.keys() - self._lost:
                 tasks.create_task(self._stop(name, limit_s), name=f"stop {name}")
-        for host in self._hosts.values():
-            ray.kill(host)
-        self._hosts.clear()
+        for name in list(self._hosts):
+            self._give_up(name)
+        for path in self._tokens:
+            Path(path).unlink(missing_ok=True)
         for group in self._groups.values():
             remove_placement_group(group)
         self._groups.clear()
@@ -229,6 +206,11 @@ class RayProcesses:
     async def _stop(self, name: str, limit_s: float) -> None:
         with contextlib.suppress(ProcessDied):  # its node is gone, and it with it
             await self._ask(name, "stop", timeout_s=limit_s)
+
+    def _give_up(self, name: str) -> None:
+        self._lost.discard(name)
+        if host := self._hosts.pop(name, None):
+            ray.kill(host)
 
     async def _ask(
         self, name: str, method: str, *arguments: Any, timeout_s: float = CONTROL_TIMEOUT_S
@@ -238,47 +220,63 @@ class RayProcesses:
         Raises:
             ProcessDied: what the host raised; or it is dead, or says nothing in time.
         """
-        host = self._hosts.get(name) or self._make(name)
-        return await _result(name, getattr(host, method).remote(*arguments), timeout_s=timeout_s)
+        asked = getattr(self._hosts[name], method).remote(*arguments)
+        return await _result(name, asked, timeout_s=timeout_s)
+
+    # ------------------------------------------------------------------ hosts
+    async def _settle(self, name: str) -> None:
+        """Make the host of a process, and check the node that it came to.
+
+        Raises:
+            ConfigError: see `reserve`.
+            ProcessDied: none came up.
+        """
+        self._hosts[name] = self._make(name)
+        try:
+            found: Found = await self._ask(name, "look", self._tokens)
+        except ProcessDied as error:
+            self._give_up(name)
+            if "No module named" in str(error):
+                raise ConfigError(
+                    f"a node cannot import this package ({error}). Install it there, or send it: "
+                    'cluster.runtime_env = { py_modules = ["agentgym_rl-….whl"] }'
+                ) from error
+            raise
+        if found.version != __version__:
+            raise ConfigError(
+                f"node {found.address} has agentgym-rl {found.version}, this one {__version__}: "
+                "install the same on all"
+            )
+        if found.unseen:
+            folders = ", ".join(str(Path(path).parent) for path in found.unseen)
+            raise ConfigError(
+                f"node {found.address} does not see {folders} of this machine. Every node needs "
+                "the run's folder (--run) and that of the weights (weights.folder): put them on a "
+                "file system that all of them mount"
+            )
 
     def _make(self, name: str) -> Any:
         role, _, index = name.rpartition("-")
         demand = self._demands[role]
-        kind: Any = ray.remote(_Host)
-        self._hosts[name] = kind.options(
+        kind: Any = ray.remote(Host)
+        return kind.options(
             num_cpus=demand.cpus,
             num_gpus=demand.gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 self._groups[role], placement_group_bundle_index=int(index)
             ),
         ).remote(str(self._logs), self._stop_timeout_s)
-        return self._hosts[name]
+
+    def _mark(self, folders: Sequence[Path]) -> None:
+        """Write a file into each folder, with words that only this run can know."""
+        for folder in folders:
+            file = folder / f".seen-{secrets.token_hex(4)}"
+            text = self._tokens[str(file)] = secrets.token_hex(8)
+            file.write_text(text, encoding="utf-8")
 
 
-def nodes() -> list[Node]:
-    """The living nodes of the cluster that Ray is connected to."""
-    return [
-        Node(
-            name=f"{node['NodeManagerAddress']} {node['NodeID'][:6]}",
-            cpus=node["Resources"].get("CPU", 0.0),
-            gpus=node["Resources"].get("GPU", 0.0),
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
-
-
-@contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[None]:
-    """Ray, initialized: "auto" finds the cluster of this machine."""
-    ray.init(address=address, log_to_driver=False, configure_logging=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-async def _died(name: str, reference: Any) -> ProcessDied | None:
+async def _end(name: str, reference: Any) -> ProcessDied | None:
+    """What a host says, which is nothing or how its child has ended."""
     try:
         return await _result(name, reference)
     except ProcessDied as error:
@@ -290,7 +288,9 @@ async def _result(name: str, reference: Any, *, timeout_s: float | None = None) 
         async with asyncio.timeout(timeout_s):
             return await reference
     except TimeoutError:
-        raise ProcessDied(f"{name}: its host did not answer within {timeout_s:g} s") from None
+        raise ProcessDied(
+            f"{name}: its node, or its host there, did not answer within {timeout_s:g} s"
+        ) from None
     except RayTaskError as error:
         cause = error.cause
         raise (
