@@ -14,8 +14,10 @@ from .forking import Forks
 class Processes(Protocol):
     """The children of a run, by name; all of them end with it."""
 
-    forks: Forks | None
-    """What children of this machine may be forked from."""
+    @property
+    def forks(self) -> Forks | None:
+        """What children of this machine may be forked from."""
+        ...
 
     @property
     def host(self) -> str:

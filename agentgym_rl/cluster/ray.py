@@ -197,8 +197,7 @@ class RayProcesses:
                 tasks.create_task(self._stop(name, limit_s), name=f"stop {name}")
         for name in list(self._hosts):
             self._give_up(name)
-        for path in self._tokens:
-            Path(path).unlink(missing_ok=True)
+        self._unmark()
         for group in self._groups.values():
             remove_placement_group(group)
         self._groups.clear()
@@ -273,6 +272,11 @@ class RayProcesses:
             file = folder / f".seen-{secrets.token_hex(4)}"
             text = self._tokens[str(file)] = secrets.token_hex(8)
             file.write_text(text, encoding="utf-8")
+
+    def _unmark(self) -> None:
+        for path in self._tokens:
+            Path(path).unlink(missing_ok=True)
+        self._tokens.clear()
 
 
 async def _end(name: str, reference: Any) -> ProcessDied | None:

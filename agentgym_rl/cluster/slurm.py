@@ -31,7 +31,7 @@ head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname -I | awk '{{print $1}}')
 port=$((20000 + SLURM_JOB_ID % 10000))  # a node may be another job's too
 export ADDRESS="$address" PORT="$port"
-wait_ray='timeout 120 bash -c "until (exec 3<>/dev/tcp/$ADDRESS/$PORT); do sleep 1; done" 2>/dev/null'
+wait_ray='timeout 120 bash -c "until (: <>/dev/tcp/$ADDRESS/$PORT); do sleep 1; done" 2>/dev/null'
 node="{ray} start --num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" $node --head --port="$port" \\
     --node-ip-address="$address" --include-dashboard=false --temp-dir="/tmp/ray-$SLURM_JOB_ID" &

@@ -13,7 +13,7 @@ from agentgym_rl.dry_run import dry_run
 from agentgym_rl.interrupts import run_interruptible
 from agentgym_rl.model import resolve_paths
 from agentgym_rl.run_dir import next_run_dir
-from agentgym_rl.stack import check
+from agentgym_rl.stack import check, check_policy
 
 from .showing import print_json
 
@@ -22,14 +22,16 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     """Say what would be started; or write the job that starts it, and submit it."""
     kind = "serve" if args.command == "serve" else ""
     config = resolve_paths(config)
-    if config.cluster.type != "slurm":
+    if args.command == "train":
         run_interruptible(lambda: check(config))
+    else:
+        check_policy(config, config.own_engine)
+    if config.cluster.type != "slurm":
         text = run_interruptible(lambda: dry_run(config, kind=kind, resume=resume))
         print_json({"text": text}) if args.json else print(text)
         return 0
     run_dir = resume or next_run_dir(config, kind=kind)
     config = config.model_copy(update={"run": "" if resume else str(run_dir)})
-    run_interruptible(lambda: check(config))
     text = slurm.script(config, run_dir, _command(args, run_dir, resume))
     if args.dry_run:
         print_json({"script": text}) if args.json else print(text)
@@ -41,9 +43,8 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     elif said:
         print(f"{said}: {job}\nits output comes to {run_dir / 'slurm.log'}")
     else:
-        print(
-            f"wrote {job}; there is no sbatch here: submit it with `sbatch {shlex.quote(str(job))}`"
-        )
+        how = f"sbatch {shlex.quote(str(job))}"
+        print(f"wrote {job}; there is no sbatch here: submit it with `{how}`")
     return 0
 
 

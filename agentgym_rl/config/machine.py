@@ -14,15 +14,15 @@ class ClusterConfig(Section):
 
     type: Literal["local", "ray", "slurm"] = "local"
     """`local`: on this machine, as children of `arl train`. `ray`: engines and trainer ranks on the
-    nodes of a Ray cluster. `slurm`: a job is written, and submitted, that starts Ray on the nodes it
-    gets and runs the same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
+    nodes of a Ray cluster. `slurm`: as a job that starts Ray on the nodes it gets, and runs the
+    same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
     address: str = "auto"
     """Of the Ray cluster, HOST:PORT; `auto`: the one that this machine is a node of."""
     nodes: int = Field(default=1, ge=1)
     """Nodes that Ray has to have before the run begins; nodes of the Slurm job."""
     start_timeout_s: float = Field(default=60.0, gt=0)
     """Longest wait for that many nodes, and for room on them."""
-    runtime_env: dict[str, Any] = {}
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
     """Ray's runtime environment of the processes: `env_vars` for all of them, `py_modules` with the
     wheel of this package where nodes do not have it."""
     gpus_per_node: int = Field(default=0, ge=0)

@@ -23,7 +23,7 @@ _SILENCE_LIMIT_S = 15.0
 def engine_process(
     config: Config, config_file: Path, *, index: int, label: str, host: str, port: int | str
 ) -> ProcessSpec:
-    """Server `index`, behind that address; an embedded one serves its model as policy version `label`.
+    """Server `index`, behind that address; an embedded one serves its model as version `label`.
 
     `arl engine` becomes the vLLM server, so its process is the server's own.
     """

@@ -74,7 +74,8 @@ def test_children_run_where_there_is_room_and_end_together(run):
     async def use(processes):
         for index in range(3):
             await processes.start(spec(f"engine-{index}", f"print('here', flush=True); {SLEEP}"))
-        while not all(processes.log_path(f"engine-{i}").read_text() == "here\n" for i in range(3)):
+        logs = [processes.log_path(f"engine-{i}") for i in range(3)]
+        while not all(log.read_text() == "here\n" for log in logs):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         return [processes.pid(f"engine-{index}") for index in range(3)]
 
