@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -28,13 +27,20 @@ from agentgym_rl.errors import ConfigError, ProcessDied
 from agentgym_rl.process import ProcessSpec
 
 from .demand import Demand
+from .ray_answers import answer, end_of
 from .ray_host import Found, Host
 from .ray_nodes import own_address
+from .vital import state
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-SILENCE_LIMIT_S = 5.0
+LOOK_EVERY_S = 0.25
+SILENT_LOOKS = 16
+"""So many looks in a row find no answer: with `BEAT_S`, 5 s. Looks are counted, and not seconds:
+what this process itself has slept through says nothing of a host."""
+GIVEN_UP_S = 10.0
+"""For what a host does with a child that is lost anyhow."""
 CONTROL_TIMEOUT_S = 60.0
 """For what a host does at once, its own start included; Ray's own notice of a dead node too, before
 which it moves nothing from there."""
@@ -57,6 +63,7 @@ class RayProcesses:
         self._groups: dict[str, PlacementGroup] = {}
         self._demands: dict[str, Demand] = {}
         self._hosts: dict[str, Any] = {}
+        self._found: dict[str, Found] = {}
         self._lost: set[str] = set()
         """Processes whose host says nothing any more."""
         self._pids: dict[str, int] = {}
@@ -132,7 +139,7 @@ class RayProcesses:
         """
         if name in self._hosts and name not in self._lost:
             try:
-                return await self._ask(name, "end", name, timeout_s=2 * SILENCE_LIMIT_S)
+                return await self._ask(name, "end", name, timeout_s=GIVEN_UP_S)
             except ProcessDied as error:
                 log.warning("%s", error)
         self._give_up(name)
@@ -141,7 +148,7 @@ class RayProcesses:
         """SIGKILL a child and its own children; without a host there is none."""
         if name in self._hosts and name not in self._lost:
             with contextlib.suppress(ProcessDied):
-                await self._ask(name, "kill", name, timeout_s=2 * SILENCE_LIMIT_S)
+                await self._ask(name, "kill", name, timeout_s=GIVEN_UP_S)
 
     def log_path(self, name: str) -> Path:
         """Where a child's output goes."""
@@ -158,13 +165,13 @@ class RayProcesses:
             ProcessDied: it ended instead, its host did, or it was not ready in `timeout_s`.
         """
         ready = self._hosts[name].ready.remote(name, timeout_s)
-        if error := await self._while_it_beats(name, _end(name, ready)):
+        if error := await self._while_it_beats(name, end_of(name, ready)):
             raise error
 
     async def ended(self, name: str) -> ProcessDied | None:
         """Wait until a child ends, is frozen, hangs, or its host is silent."""
         ended = self._hosts[name].ended.remote(name)
-        return await self._while_it_beats(name, _end(name, ended))
+        return await self._while_it_beats(name, end_of(name, ended))
 
     async def _while_it_beats(self, name: str, other: Any) -> ProcessDied | None:
         """What `other` comes to, or that the host of a process fell silent before."""
@@ -181,17 +188,33 @@ class RayProcesses:
     async def _silent(self, name: str) -> ProcessDied:
         """Ask a host for signs of life until none comes."""
         host = self._hosts[name]
-        while True:
-            try:
-                await _result(name, host.beat.remote(), timeout_s=SILENCE_LIMIT_S - BEAT_S)
-            except ProcessDied as error:
-                self._lost.add(name)
-                return error
-            await asyncio.sleep(BEAT_S)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                beat = tasks.create_task(end_of(name, host.beat.remote()), name=f"beat of {name}")
+                looks = 0
+                while not beat.done() and (looks < SILENT_LOOKS or self._is_slow(name)):
+                    await asyncio.wait([beat], timeout=LOOK_EVERY_S)
+                    looks += 1
+                if not beat.done():
+                    beat.cancel()
+                    self._lost.add(name)
+                    return ProcessDied(
+                        f"{name}: its node, or its host there, has been silent for "
+                        f"{BEAT_S + looks * LOOK_EVERY_S:g} s"
+                    )
+                if died := beat.result():
+                    self._lost.add(name)
+                    return died
+                await asyncio.sleep(BEAT_S)
+
+    def _is_slow(self, name: str) -> bool:
+        """Whether a silent host is on this very machine, whose kernel knows that it runs."""
+        found = self._found[name]
+        return found.address == self.host and state(found.pid) in ("R", "S", "D")
 
     async def stop(self) -> None:
         """End every child, its host, and what was reserved."""
-        limit_s = self._stop_timeout_s + 2 * SILENCE_LIMIT_S
+        limit_s = self._stop_timeout_s + GIVEN_UP_S
         async with asyncio.TaskGroup() as tasks:
             for name in self._hosts.keys() - self._lost:
                 tasks.create_task(self._stop(name, limit_s), name=f"stop {name}")
@@ -220,7 +243,7 @@ class RayProcesses:
             ProcessDied: what the host raised; or it is dead, or says nothing in time.
         """
         asked = getattr(self._hosts[name], method).remote(*arguments)
-        return await _result(name, asked, timeout_s=timeout_s)
+        return await answer(name, asked, timeout_s=timeout_s)
 
     # ------------------------------------------------------------------ hosts
     async def _settle(self, name: str) -> None:
@@ -232,7 +255,7 @@ class RayProcesses:
         """
         self._hosts[name] = self._make(name)
         try:
-            found: Found = await self._ask(name, "look", self._tokens)
+            found = self._found[name] = await self._ask(name, "look", self._tokens)
         except ProcessDied as error:
             self._give_up(name)
             if "No module named" in str(error):
@@ -277,28 +300,3 @@ class RayProcesses:
         for path in self._tokens:
             Path(path).unlink(missing_ok=True)
         self._tokens.clear()
-
-
-async def _end(name: str, reference: Any) -> ProcessDied | None:
-    """What a host says, which is nothing or how its child has ended."""
-    try:
-        return await _result(name, reference)
-    except ProcessDied as error:
-        return error
-
-
-async def _result(name: str, reference: Any, *, timeout_s: float | None = None) -> Any:
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await reference
-    except TimeoutError:
-        raise ProcessDied(
-            f"{name}: its node, or its host there, did not answer within {timeout_s:g} s"
-        ) from None
-    except RayTaskError as error:
-        cause = error.cause
-        raise (
-            cause if isinstance(cause, ProcessDied) else ProcessDied(f"{name}: {error}")
-        ) from error
-    except RayActorError as error:
-        raise ProcessDied(f"{name}: its host is gone: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ class Found:
     """What a host finds on its node."""
 
     address: str
+    pid: int
     version: str
     """Of this package there."""
     unseen: list[str]
@@ -37,7 +39,7 @@ class Host:
     async def look(self, tokens: Mapping[str, str]) -> Found:
         """`tokens`: files that the driver has written, and what is in them."""
         unseen = [path for path, text in tokens.items() if _read(Path(path)) != text]
-        return Found(ray.util.get_node_ip_address(), __version__, unseen)
+        return Found(ray.util.get_node_ip_address(), os.getpid(), __version__, unseen)
 
     async def address(self) -> tuple[str, int]:
         """This node's address, and a port of it that is free now."""

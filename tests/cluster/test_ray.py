@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -17,32 +18,16 @@ ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow
 
 SLEEP = "import time; time.sleep(600)"
-_STORE = 80 * 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 2, "include_dashboard": False, "object_store_memory": _STORE},
-    )
-    cluster.add_node(num_cpus=2, object_store_memory=_STORE)
-    ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
 
 
 @pytest.fixture
-def run(cluster, tmp_path):
+def run(ray_cluster, tmp_path):
     from agentgym_rl.cluster.ray import RayProcesses
 
-    def run(use, *demands):
+    def run(use, *demands, shared=()):
         async def main():
             async with asyncio.timeout(90), RayProcesses(tmp_path, stop_timeout_s=2) as processes:
-                await processes.reserve(demands, timeout_s=20)
+                await processes.reserve(demands, shared=shared, timeout_s=60)
                 return await use(processes)
 
         return asyncio.run(main())
@@ -91,7 +76,8 @@ def test_a_killed_child_is_noticed_and_started_again(run):
         began = time.monotonic()
         died = await processes.ended("engine-0")
         assert time.monotonic() - began < 5
-        await processes.restart("engine-0")
+        await processes.end("engine-0")
+        await processes.start(spec("engine-0", SLEEP))
         return first, died, processes.pid("engine-0")
 
     first, died, second = run(use, Demand("engine", 1, cpus=1))
@@ -122,7 +108,8 @@ def test_a_dead_host_takes_its_child_along_and_is_replaced(run):
         host = parent(child)
         os.kill(host, signal.SIGKILL)
         died = await processes.ended("engine-0")
-        await processes.restart("engine-0")
+        await processes.end("engine-0")
+        await processes.start(spec("engine-0", SLEEP))
         return child, died, processes.pid("engine-0")
 
     child, died, second = run(use, Demand("engine", 1, cpus=1))
@@ -131,32 +118,29 @@ def test_a_dead_host_takes_its_child_along_and_is_replaced(run):
     assert second != child
 
 
-def test_finite_children_that_end_well(run):
+def test_ends_of_finite_children(run):
     async def use(processes):
-        for rank in range(2):
-            await processes.start(spec(f"trainer-{rank}", "pass", finite=True))
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(processes.watch())
-            await processes.finished.wait()
-            watching.cancel()
+        await processes.start(spec("trainer-0", "pass", finite=True))
+        await processes.start(spec("trainer-1", "raise SystemExit('my last words')", finite=True))
+        return [await processes.ended(f"trainer-{rank}") for rank in range(2)]
 
-    run(use, Demand("trainer", 2, cpus=1))
-
-
-def test_one_that_ends_badly_ends_the_watch_with_its_last_words(run):
-    async def use(processes):
-        await processes.start(spec("trainer-0", "raise SystemExit('my last words')", finite=True))
-        with pytest.raises(ProcessDied, match=r"(?s)exited with 1.*my last words"):
-            await processes.watch()
-
-    run(use, Demand("trainer", 1, cpus=1))
+    well, badly = run(use, Demand("trainer", 2, cpus=1))
+    assert well is None
+    assert re.search(r"(?s)exited with 1.*my last words", str(badly))
 
 
-def test_what_does_not_fit_is_refused_at_once(run):
+def test_a_folder_that_a_node_does_not_see_is_named(run, tmp_path, monkeypatch):
+    from agentgym_rl.cluster.ray import RayProcesses
+
+    (tmp_path / "mine").mkdir()
+
+    def forgetful(self, folders):
+        self._tokens[str(tmp_path / "mine" / ".seen-0")] = "another machine's file"
+
+    monkeypatch.setattr(RayProcesses, "_mark", forgetful)
+
     async def use(processes):
         raise AssertionError("never")
 
-    with pytest.raises(ConfigError, match="too small"):
-        run(use, Demand("engine", 5, cpus=1))
-    with pytest.raises(ConfigError, match="no node is so large"):
-        run(use, Demand("engine", 1, cpus=3))
+    with pytest.raises(ConfigError, match=r"does not see .*mine of this machine"):
+        run(use, Demand("engine", 1, cpus=1), shared=[tmp_path / "mine"])
