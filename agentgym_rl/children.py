@@ -59,11 +59,13 @@ async def children(
     from .cluster.ray import RayProcesses
     from .cluster.ray_nodes import nodes
 
-    async with RayProcesses(logs, stop_timeout_s=stop_timeout_s) as processes:
+    start_timeout_s = config.cluster.start_timeout_s
+    async with RayProcesses(
+        logs, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s
+    ) as processes:
         await processes.reserve(
             demands(config, gpus=any(node.gpus for node in nodes())),
             shared=[run_dir, weights_dir],
-            timeout_s=config.cluster.start_timeout_s,
         )
         yield processes
 

@@ -42,8 +42,7 @@ what this process itself has slept through says nothing of a host."""
 GIVEN_UP_S = 10.0
 """For what a host does with a child that is lost anyhow."""
 CONTROL_TIMEOUT_S = 60.0
-"""For what a host does at once, its own start included; Ray's own notice of a dead node too, before
-which it moves nothing from there."""
+"""For what a host does at once."""
 
 _STRATEGIES = {"rollout": "SPREAD"}
 """Of the kinds of process that Ray shall not put close together."""
@@ -57,8 +56,9 @@ class RayProcesses:
 
     forks = None
 
-    def __init__(self, logs: Path, *, stop_timeout_s: float) -> None:
+    def __init__(self, logs: Path, *, start_timeout_s: float, stop_timeout_s: float) -> None:
         self._logs = logs
+        self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._groups: dict[str, PlacementGroup] = {}
         self._demands: dict[str, Demand] = {}
@@ -86,14 +86,12 @@ class RayProcesses:
     def host(self) -> str:
         return own_address()
 
-    async def reserve(
-        self, demands: Sequence[Demand], *, shared: Sequence[Path], timeout_s: float
-    ) -> None:
+    async def reserve(self, demands: Sequence[Demand], *, shared: Sequence[Path]) -> None:
         """Room for these processes, and a host in each place: a placement group for each kind,
         packed on as few nodes as hold it, or spread. All of them have to see the folders `shared`.
 
         Raises:
-            ConfigError: the cluster did not give the room within `timeout_s`; or a node does not
+            ConfigError: the cluster did not give the room in time; or a node does not
                 see a folder, or has another version of this package, or none.
         """
         for demand in demands:
@@ -102,12 +100,12 @@ class RayProcesses:
             group = placement_group(bundles, strategy=_STRATEGIES.get(demand.role, "PACK"))
             self._groups[demand.role], self._demands[demand.role] = group, demand
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._start_timeout_s):
                 for group in self._groups.values():
                     await group.ready()
         except TimeoutError:
             raise ConfigError(
-                f"the cluster gave no room within {timeout_s:g} s (cluster.start_timeout_s): other "
+                f"the cluster gave no room within {self._start_timeout_s:g} s (cluster.start_timeout_s): other "
                 "jobs hold what it has in all; see `ray status`"
             ) from None
         self._mark(shared)
@@ -255,7 +253,9 @@ class RayProcesses:
         """
         self._hosts[name] = self._make(name)
         try:
-            found = self._found[name] = await self._ask(name, "look", self._tokens)
+            found = self._found[name] = await self._ask(
+                name, "look", self._tokens, timeout_s=self._start_timeout_s
+            )
         except ProcessDied as error:
             self._give_up(name)
             if "No module named" in str(error):

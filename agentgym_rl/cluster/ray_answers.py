@@ -1,4 +1,4 @@
-"""What the host of a process says, or how it failed to: always a ProcessDied, never Ray's errors."""
+"""What the host of a process says, or how it failed: a ProcessDied, never an error of Ray's own."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def script(config: Config, run_dir: Path, command: Sequence[str]) -> str:
 
 
 def cpus_per_node(asked: Sequence[Demand], *, nodes: int, gpus: int) -> int:
-    """The fewest CPUs with which `nodes` alike nodes of so many GPUs hold these processes.
+    """The fewest CPUs with which `nodes` alike nodes of so many GPUs hold these processes, placed
+    as `check` does.
 
     Raises:
         ConfigError: the GPUs are too few, however many CPUs there are.

@@ -20,8 +20,8 @@ class ClusterConfig(Section):
     """Of the Ray cluster, HOST:PORT; `auto`: the one that this machine is a node of."""
     nodes: int = Field(default=1, ge=1)
     """Nodes that Ray has to have before the run begins; nodes of the Slurm job."""
-    start_timeout_s: float = Field(default=60.0, gt=0)
-    """Longest wait for that many nodes, and for room on them."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for that many nodes, for room on them, and for a process of Ray's to start."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
     """Ray's runtime environment of the processes: `env_vars` for all of them, `py_modules` with the
     wheel of this package where nodes do not have it."""

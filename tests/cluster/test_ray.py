@@ -17,6 +17,7 @@ from agentgym_rl.process import ProcessSpec
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow
 
+LIMITS = {"start_timeout_s": 240, "stop_timeout_s": 2}
 SLEEP = "import time; time.sleep(600)"
 
 
@@ -26,8 +27,8 @@ def run(ray_cluster, tmp_path):
 
     def run(use, *demands, shared=()):
         async def main():
-            async with asyncio.timeout(90), RayProcesses(tmp_path, stop_timeout_s=2) as processes:
-                await processes.reserve(demands, shared=shared, timeout_s=60)
+            async with asyncio.timeout(300), RayProcesses(tmp_path, **LIMITS) as processes:
+                await processes.reserve(demands, shared=shared)
                 return await use(processes)
 
         return asyncio.run(main())

@@ -19,6 +19,7 @@ SMALL = (
     "--rollout.groups_per_batch=4",
     "--rollout.group_size=4",
     "--logging.progress=plain",
+    "--cluster.start_timeout_s=300",
 )
 
 
