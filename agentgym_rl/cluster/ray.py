@@ -1,9 +1,8 @@
 """Child processes on the nodes of a Ray cluster: what `local.py` does on one machine.
 
-Ray places and reserves; the processes are the same ones, with the same command lines. Each has an
-actor beside it, its host, which starts it where Ray has put it, as its own child, and looks after
-it as on one machine. Ray notices a dead node after tens of seconds, so hosts are asked for a sign
-of life every second.
+Ray places and reserves; the processes are the same ones. Each has an actor beside it, its host,
+which is its parent there and looks after it as on one machine. Ray notices a dead node after tens
+of seconds, so hosts are asked for a sign of life every second.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ class RayProcesses:
                     await group.ready()
         except TimeoutError:
             raise ConfigError(
-                f"the cluster gave no room within {self._start_timeout_s:g} s (cluster.start_timeout_s): other "
-                "jobs hold what it has in all; see `ray status`"
+                f"no room within {self._start_timeout_s:g} s (cluster.start_timeout_s): other jobs "
+                "hold what the cluster has in all; see `ray status`"
             ) from None
         self._mark(shared)
         try:
@@ -124,7 +123,7 @@ class RayProcesses:
         return await self._ask(name, "address")
 
     async def start(self, spec: ProcessSpec) -> None:
-        """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
+        """See `Processes.start`."""
         if spec.name not in self._hosts:
             await self._settle(spec.name)
         self._pids[spec.name] = await self._ask(spec.name, "start", spec, sys.executable)
@@ -143,17 +142,17 @@ class RayProcesses:
         self._give_up(name)
 
     async def kill(self, name: str) -> None:
-        """SIGKILL a child and its own children; without a host there is none."""
+        """SIGKILL a child and its own; without a host there is none."""
         if name in self._hosts and name not in self._lost:
             with contextlib.suppress(ProcessDied):
                 await self._ask(name, "kill", name, timeout_s=GIVEN_UP_S)
 
     def log_path(self, name: str) -> Path:
-        """Where a child's output goes."""
+        """In the run's folder, which all nodes see."""
         return self._logs / f"{name}.log"
 
     def pid(self, name: str) -> int:
-        """A child's process id, on its node."""
+        """On its node."""
         return self._pids[name]
 
     async def ready(self, name: str, *, timeout_s: float) -> None:
