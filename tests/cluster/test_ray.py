@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -74,9 +75,7 @@ def test_a_killed_child_is_noticed_and_started_again(run):
         await processes.start(spec("engine-0", SLEEP))
         first = processes.pid("engine-0")
         os.kill(first, signal.SIGKILL)
-        began = time.monotonic()
         died = await processes.ended("engine-0")
-        assert time.monotonic() - began < 5
         await processes.end("engine-0")
         await processes.start(spec("engine-0", SLEEP))
         return first, died, processes.pid("engine-0")
@@ -86,20 +85,50 @@ def test_a_killed_child_is_noticed_and_started_again(run):
     assert first != second
 
 
+def test_a_frozen_child_is_noticed(run):
+    async def use(processes):
+        await processes.start(spec("engine-0", SLEEP))
+        os.kill(processes.pid("engine-0"), signal.SIGSTOP)
+        return await processes.ended("engine-0")
+
+    assert "is frozen" in str(run(use, Demand("engine", 1, cpus=1)))
+
+
 def test_a_frozen_host_is_noticed(run):
     async def use(processes):
         await processes.start(spec("engine-0", SLEEP))
         host = parent(processes.pid("engine-0"))
         os.kill(host, signal.SIGSTOP)
-        began = time.monotonic()
         died = await processes.ended("engine-0")
-        took = time.monotonic() - began
         os.kill(host, signal.SIGKILL)
-        return died, took
+        return died
 
-    died, took = run(use, Demand("engine", 1, cpus=1))
-    assert "did not answer" in str(died)
-    assert took < 6
+    assert "silent for 5 s" in str(run(use, Demand("engine", 1, cpus=1)))
+
+
+def test_what_ran_on_a_dead_node_gets_another(run, ray_cluster):
+    """Only nodes that the test adds have three CPUs."""
+    add = partial(ray_cluster.add_node, num_cpus=3, object_store_memory=80 * 1024 * 1024)
+    node = add()
+
+    async def use(processes):
+        nonlocal node
+        await processes.start(spec("engine-0", SLEEP))
+        first = processes.pid("engine-0")
+        ray_cluster.remove_node(node, allow_graceful=False)
+        died = await processes.ended("engine-0")
+        node = add()
+        await processes.end("engine-0")
+        await processes.start(spec("engine-0", SLEEP))
+        return first, died, processes.pid("engine-0")
+
+    try:
+        first, died, second = run(use, Demand("engine", 1, cpus=3))
+    finally:
+        ray_cluster.remove_node(node)
+    assert isinstance(died, ProcessDied)
+    assert gone(first, seconds=60)
+    assert second != first
 
 
 def test_a_dead_host_takes_its_child_along_and_is_replaced(run):
