@@ -30,7 +30,7 @@ export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # which srun does not take ove
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname -I | awk '{{print $1}}')
 port=$((20000 + SLURM_JOB_ID % 10000))  # a node may be another job's too
-export ADDRESS="$address" PORT="$port"
+export ADDRESS="$address" PORT="$port" RAY_worker_niceness=0
 wait_ray='timeout 120 bash -c "until (: <>/dev/tcp/$ADDRESS/$PORT); do sleep 1; done" 2>/dev/null'
 node="{ray} start --num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" $node --head --port="$port" \\

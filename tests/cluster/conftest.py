@@ -1,5 +1,7 @@
 """A Ray cluster of several nodes on this machine, started once for all tests."""
 
+import os
+
 import pytest
 
 STORE_BYTES = 80 * 1024 * 1024
@@ -11,6 +13,7 @@ def ray_cluster():
     ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
+    os.environ["RAY_worker_niceness"] = "0"  # else 15: on a busy machine nothing would ever start
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
