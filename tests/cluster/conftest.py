@@ -13,7 +13,8 @@ def ray_cluster():
     ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_worker_niceness"] = "0"  # else 15: on a busy machine nothing would ever start
+    # Otherwise 15: on a busy machine nothing would ever start.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
