@@ -12,6 +12,7 @@ import contextlib
 import logging
 import secrets
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,19 +22,19 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from agentgym_rl import __version__
 from agentgym_rl.errors import ConfigError, ProcessDied
 from agentgym_rl.process import ProcessSpec
 
 from .demand import Demand
 from .ray_answers import answer, end_of
-from .ray_host import Found, Host
+from .ray_host import Found, Host, check_found, check_import
 from .ray_nodes import own_address
 from .vital import state
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
+RETRY_S = 2.0
 LOOK_EVERY_S = 0.25
 SILENT_LOOKS = 16
 """So many looks in a row find no answer: with `BEAT_S`, 5 s. Looks are counted, and not seconds:
@@ -244,37 +245,29 @@ class RayProcesses:
 
     # ------------------------------------------------------------------ hosts
     async def _settle(self, name: str) -> None:
-        """Make the host of a process, and check the node that it came to.
+        """Make the host of a process, and check the node that it came to. Ray goes on placing on a
+        node that is dead until it has noticed, so this is tried for as long as starts may take.
 
         Raises:
             ConfigError: see `reserve`.
             ProcessDied: none came up.
         """
-        self._hosts[name] = self._make(name)
-        try:
-            found = self._found[name] = await self._ask(
-                name, "look", self._tokens, timeout_s=self._start_timeout_s
-            )
-        except ProcessDied as error:
-            self._give_up(name)
-            if "No module named" in str(error):
-                raise ConfigError(
-                    f"a node cannot import this package ({error}). Install it there, or send it: "
-                    'cluster.runtime_env = { py_modules = ["agentgym_rl-….whl"] }'
-                ) from error
-            raise
-        if found.version != __version__:
-            raise ConfigError(
-                f"node {found.address} has agentgym-rl {found.version}, this one {__version__}: "
-                "install the same on all"
-            )
-        if found.unseen:
-            folders = ", ".join(str(Path(path).parent) for path in found.unseen)
-            raise ConfigError(
-                f"node {found.address} does not see {folders} of this machine. Every node needs "
-                "the run's folder (--run) and that of the weights (weights.folder): put them on a "
-                "file system that all of them mount"
-            )
+        deadline = time.monotonic() + self._start_timeout_s
+        while True:
+            left_s = deadline - time.monotonic()
+            self._hosts[name] = self._make(name)
+            try:
+                found = await self._ask(name, "look", self._tokens, timeout_s=left_s)
+            except ProcessDied as error:
+                self._give_up(name)
+                check_import(error)
+                if left_s < RETRY_S:
+                    raise
+                log.info("%s; trying again for %.0f s", error, left_s)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._found[name] = found
+                return check_found(found)
 
     def _make(self, name: str) -> Any:
         role, _, index = name.rpartition("-")

@@ -11,7 +11,7 @@ from pathlib import Path
 import ray
 
 from agentgym_rl import __version__
-from agentgym_rl.errors import ProcessDied
+from agentgym_rl.errors import ConfigError, ProcessDied
 from agentgym_rl.process import ProcessSpec, free_port
 
 from .local import LocalProcesses
@@ -74,6 +74,39 @@ class Host:
 
     async def stop(self) -> None:
         await self._processes.stop()
+
+
+def check_found(found: Found) -> None:
+    """Refuse a node that cannot take part.
+
+    Raises:
+        ConfigError: it has another version of this package, or does not see a shared folder.
+    """
+    if found.version != __version__:
+        raise ConfigError(
+            f"node {found.address} has agentgym-rl {found.version}, this one {__version__}: "
+            "install the same on all"
+        )
+    if found.unseen:
+        folders = ", ".join(str(Path(path).parent) for path in found.unseen)
+        raise ConfigError(
+            f"node {found.address} does not see {folders} of this machine. Every node needs the "
+            "run's folder (--run) and that of the weights (weights.folder): put them on a file "
+            "system that all of them mount"
+        )
+
+
+def check_import(error: ProcessDied) -> None:
+    """Refuse a node on which a host fails because this package is not there.
+
+    Raises:
+        ConfigError: that is why.
+    """
+    if "No module named" in str(error):
+        raise ConfigError(
+            f"a node cannot import this package ({error}). Install it there, or send it: "
+            'cluster.runtime_env = { py_modules = ["agentgym_rl-….whl"] }'
+        ) from error
 
 
 def _read(path: Path) -> str:
