@@ -104,6 +104,10 @@ class Controller:
         self.is_closing = True
         self.buffer.changes.notify()
 
+    def is_over(self, step: int) -> bool:
+        """Whether batch `step` will not come: the run is ending, and it was never trained."""
+        return self.is_closing and step >= self.buffer.version
+
     def fail(self, error: Exception) -> None:
         """Something went wrong that is nobody else's fault: the run ends with it."""
         if not self._failure.done():
@@ -127,7 +131,7 @@ class Controller:
         if step not in self._leased:
             try:
                 await self.buffer.changes.wait_for(
-                    lambda: self.is_closing or step in self._leased or self._ready_for(step),
+                    lambda: self.is_over(step) or step in self._leased or self._ready_for(step),
                     who=f"trainer rank {rank}",
                     what=f"batch {step}",
                     timeout_s=LONG_POLL_S,
@@ -135,7 +139,7 @@ class Controller:
                 )
             except TimeoutError:
                 return None
-        if self.is_closing and step >= self.buffer.version:
+        if self.is_over(step):
             return None
         async with self._turn:
             if asked_by != self.token:

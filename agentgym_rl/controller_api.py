@@ -115,5 +115,5 @@ class ControllerApi:
             return 205, b""
         shard = await controller.batch(step, rank)
         if shard is None:
-            return _ENDING if controller.is_closing and is_new else (204, b"")
+            return _ENDING if controller.is_over(step) else (204, b"")
         return 200, shard.pack()

@@ -187,9 +187,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = (
-        "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, train, "
-    )
+    names = "code, crash, engine, env, exactness, faults, gateway, math, sandbox, staleness, "
     names += "train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 

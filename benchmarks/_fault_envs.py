@@ -17,6 +17,13 @@ from agentgym_rl.env import Message, Step
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 
 
+def _say(name: str) -> None:
+    """That it is so now: a file that is there once it is whole."""
+    part = FOLDER / f"{name}.part"
+    part.write_text(repr(time.monotonic()))
+    part.rename(FOLDER / name)
+
+
 class _Hangs(MathEnv):
     _hangs = False
 
@@ -26,13 +33,13 @@ class _Hangs(MathEnv):
         except FileNotFoundError:
             return
         self._hangs = True
-        (FOLDER / "hung").write_text(repr(time.monotonic()))
+        _say("hung")
         await asyncio.Event().wait()
 
     async def close(self) -> None:
         if self._hangs:
             self._hangs = False
-            (FOLDER / "found").write_text(repr(time.monotonic()))
+            _say("found")
         await super().close()
 
 

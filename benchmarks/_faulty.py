@@ -1,4 +1,4 @@
-"""A run that something happens to: faults by name, and the run watched from the outside."""
+"""A run that something happens to, watched from the outside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -30,10 +29,10 @@ _DEADLINE_S = 300.0
 _SMALL = (
     *("--env=math", "--agent=react", "--eval.num_tasks=0", "--logging.plot=false"),
     *("--logging.progress=plain", "--rollout.groups_per_batch=2", "--rollout.group_size=4"),
-    *("--trainer.checkpoint_every=3", "--engine.num_servers=2", f"--steps={_STEPS}"),
+    *("--trainer.checkpoint_every=3", "--engine.num_servers=2"),
 )
 _ALARM = re.compile(r"is out of service|the trainer is lost|has sent no token for")
-_LOAD_S = 20.0
+_STEPS_WITHOUT_END = 100_000
 
 Row = dict[str, Any]
 
@@ -51,6 +50,8 @@ class Fault:
     """The run stops with the cause, and is resumed."""
     hangs: bool = False
     """A call of the environment never returns: its own deadline ends it."""
+    stops: bool = False
+    """Nothing happens, however long that takes; then the run is told to end."""
 
     @property
     def is_noticed(self) -> bool:
@@ -79,8 +80,12 @@ class FaultyRun:
             TimeoutError: it did not come so far in time.
         """
         fault = self.fault
-        self._launch(["train", "--json", *_SMALL, *fault.flags, f"--run={self.folder}"])
-        self._wait(lambda: self.version() >= _AT_VERSION, "the first batches")
+        steps = _STEPS_WITHOUT_END if fault.stops else _STEPS
+        flags = [*_SMALL, f"--steps={steps}", *fault.flags, f"--run={self.folder}"]
+        self._launch(["train", "--json", *flags])
+        self.wait(lambda: self.version() >= _AT_VERSION, "the first batches")
+        if fault.stops:
+            return self._uneventful()
         before = self.version()
         members = [*_children(self.pid, "engine"), *_children(self.pid, "trainer")]
         begun = time.monotonic()
@@ -91,9 +96,9 @@ class FaultyRun:
             self._process.wait(_DEADLINE_S)
             at_resume = time.monotonic()
             self._launch(["train", "--json", "--resume", str(self.folder)])
-        self._wait(lambda: self.version() > before, "a new batch")
+        self.wait(lambda: self.version() > before, "a new batch")
         if fault.sign and "engine" in fault.sign:
-            self._wait(lambda: self._said("serves again", since=begun) is not None, "the engine")
+            self.wait(lambda: self._said("serves again", since=begun) is not None, "the engine")
         full_s = time.monotonic() - (at_resume if fault.ends else at)
         result = self._result()
         return self._judged(result, begun) | {
@@ -102,16 +107,17 @@ class FaultyRun:
             "resumed": fault.ends,
         }
 
-    def nothing(self) -> Row:
-        """A row of a run that was not measured."""
-        keys = ("batches_trained_again", "of_these_bit_for_bit", "tokens_sampled_again")
-        more = ("groups_lost", "duplicated", "poisoned_rewards", "false_alarms")
-        return {
-            "detected_s": None,
-            "full_speed_s": None,
-            "faults": [],
-            **dict.fromkeys((*keys, *more), 0),
-        }
+    def _uneventful(self) -> Row:
+        """Leave it alone until `inject` returns, and have it end."""
+        begun = time.monotonic()
+        self.fault.inject(self)
+        watched_s = time.monotonic() - begun
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the run ended by itself: {self._tail()}")
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(_DEADLINE_S)
+        return unmeasured() | self._audited(0.0) | {"watched_s": _rounded(watched_s)}
 
     def close(self) -> None:
         """End whatever is left."""
@@ -168,20 +174,26 @@ class FaultyRun:
         that it had."""
         if self.fault.hangs:
             found = self.folder.parent / "found"
-            self._wait(found.exists, "the hanging call's end")
+            self.wait(found.exists, "the hanging call's end")
             return float(found.read_text())
         if self.fault.ends:
             assert self._process is not None
             self._process.wait(_DEADLINE_S)
             for pid in members:
-                _gone(pid)
+                gone(pid)
             return time.monotonic()
-        self._wait(lambda: self._said(self.fault.sign, since=begun) is not None, self.fault.sign)
+        self.wait(lambda: self._said(self.fault.sign, since=begun) is not None, self.fault.sign)
         said = self._said(self.fault.sign, since=begun)
         assert said is not None
         return said
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until it is so; `what` says what that is.
+
+        Raises:
+            RuntimeError: the run ended before.
+            TimeoutError: it is not so after five minutes.
+        """
         assert self._process is not None
         end = time.monotonic() + _DEADLINE_S
         while not condition():
@@ -200,18 +212,23 @@ class FaultyRun:
         return json.loads(out)
 
     def _judged(self, result: Mapping[str, Any], at: float) -> Row:
-        report = audit_ledger(self.folder)
-        alarms = [line for said, line in self._lines if said >= at and _ALARM.search(line)]
-        expected = self.fault.is_noticed and not self.fault.hangs
-        dropped = {k: n for k, n in result["groups_dropped"].items() if k != "stale"}
-        return {
-            "faults": report["faults"],
-            "batches_trained_again": report["batches_trained_again"],
-            "of_these_bit_for_bit": report["of_these_bit_for_bit"],
+        return self._audited(at) | {
             "tokens_sampled_again": result["engines"]["discarded_tokens"],
             "failovers": result["engines"]["failovers"],
             "restarts": result["engines"]["restarts"] + result["trainer_restarts"],
-            "groups_lost": sum(dropped.values()),
+        }
+
+    def _audited(self, at: float) -> Row:
+        """What the folder says, and what the run has said since then."""
+        report = audit_ledger(self.folder)
+        alarms = [line for said, line in self._lines if said >= at and _ALARM.search(line)]
+        expected = self.fault.is_noticed and not self.fault.hangs
+        return {
+            "faults": report["faults"],
+            "batches": self.version(),
+            "batches_trained_again": report["batches_trained_again"],
+            "of_these_bit_for_bit": report["of_these_bit_for_bit"],
+            "groups_lost": self._ask(_LOST)[0][0],
             "duplicated": sum("trained twice" in fault for fault in report["faults"]),
             "poisoned_rewards": self._ask(_POISONED)[0][0],
             "false_alarms": 0 if expected else len(alarms),
@@ -226,16 +243,29 @@ class FaultyRun:
         return "\n".join(line for _, line in self._lines[-20:])
 
 
+_LOST = "SELECT count(*) FROM groups WHERE status = 'dropped' AND cause != 'stale'"
 _POISONED = """
     SELECT count(*) FROM trajectories t JOIN groups g USING (group_id)
     WHERE g.status IN ('leased', 'consumed') AND t.outcome NOT IN ('completed', 'truncated')"""
+
+
+def unmeasured() -> Row:
+    """What every row has, of a run that nothing is known of."""
+    keys = ("batches_trained_again", "of_these_bit_for_bit", "tokens_sampled_again")
+    more = ("groups_lost", "duplicated", "poisoned_rewards", "false_alarms")
+    return {
+        "detected_s": None,
+        "full_speed_s": None,
+        "faults": [],
+        **dict.fromkeys((*keys, *more), 0),
+    }
 
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(max(0.0, seconds), 3)
 
 
-def _gone(pid: int) -> float:
+def gone(pid: int) -> float:
     """Wait for the end of a process; when it was."""
     end = time.monotonic() + _DEADLINE_S
     while Path(f"/proc/{pid}").exists():
@@ -243,86 +273,3 @@ def _gone(pid: int) -> float:
             raise TimeoutError(f"process {pid} is still there after {_DEADLINE_S:g} s")
         time.sleep(0.005)
     return time.monotonic()
-
-
-# ---------------------------------------------------------------- what happens
-Injection = Callable[[FaultyRun], "float | None"]
-
-
-def _send(command: str, number: signal.Signals) -> Injection:
-    return lambda run: os.kill(run.child(command), number)
-
-
-def _stutter(command: str) -> Injection:
-    """Mostly stopped, for ten seconds; never for long."""
-
-    def inject(run: FaultyRun) -> None:
-        pid = run.child(command)
-        for _ in range(10):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.8)
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.2)
-
-    return inject
-
-
-def _load(run: FaultyRun) -> None:
-    """Eight busy loops beside the run."""
-    loop = "while time.monotonic() < end: pass"
-    for _ in range(8):
-        code = f"import time; end = time.monotonic() + {_LOAD_S}\n{loop}"
-        run.helpers.append(subprocess.Popen([sys.executable, "-S", "-c", code]))
-    time.sleep(_LOAD_S)
-
-
-def _limit(pid: int, kind: int, size: int) -> None:
-    resource.prlimit(pid, kind, (size, resource.RLIM_INFINITY))
-
-
-def _no_memory(run: FaultyRun) -> float:
-    """The trainer may have not a byte more than it has; it happens when it wants one."""
-    pid = run.child("trainer")
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    _limit(pid, resource.RLIMIT_AS, pages * resource.getpagesize())
-    return _gone(pid)
-
-
-def _no_disk(run: FaultyRun) -> float:
-    """The trainer may write no large file; it happens when it wants to."""
-    pid = run.child("trainer")
-    _limit(pid, resource.RLIMIT_FSIZE, 300_000)
-    return _gone(pid)
-
-
-def _hang(run: FaultyRun) -> None:
-    (run.folder.parent / "hang").touch()
-
-
-_ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
-_HANG = ("--rollout.tool_timeout_s=3",)
-FAULTS: Mapping[str, Fault] = {
-    "engine killed": Fault(_send("engine", signal.SIGKILL), _ENGINE),
-    "engine frozen": Fault(_send("engine", signal.SIGSTOP), _ENGINE),
-    "engine slow": Fault(_stutter("engine")),
-    "trainer killed": Fault(_send("trainer", signal.SIGKILL), _TRAINER),
-    "trainer frozen": Fault(_send("trainer", signal.SIGSTOP), _TRAINER),
-    "trainer told to end": Fault(_send("trainer", signal.SIGTERM), _TRAINER),
-    "trainer slow": Fault(_stutter("trainer")),
-    "trainer without memory": Fault(_no_memory, _TRAINER),
-    "one of two ranks killed": Fault(
-        _send("trainer", signal.SIGKILL), _TRAINER, flags=("--trainer.num_ranks=2",)
-    ),
-    "trainer without disk": Fault(_no_disk, ends=True),
-    "log without disk": Fault(
-        lambda run: _limit(run.pid, resource.RLIMIT_FSIZE, 100_000), ends=True
-    ),
-    "controller killed": Fault(lambda run: os.kill(run.pid, signal.SIGKILL), ends=True),
-    "machine loaded": Fault(_load),
-    "tool never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), hangs=True
-    ),
-    "environment never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *_HANG), hangs=True
-    ),
-}

@@ -15,8 +15,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LOOK_EVERY_S = 0.25
 STOPPED_LOOKS = 6
-"""So many looks in a row find a stopped process before it counts as frozen. Looks are counted, and
-not seconds: whoever was stopped itself has seen nothing meanwhile."""
+"""So many looks in a row find a process stopped, and that it has not run in between, before it
+counts as frozen. Looks are counted, and not seconds: whoever was stopped itself has seen nothing
+meanwhile."""
 
 
 def state(pid: int) -> str:
@@ -28,12 +29,24 @@ def state(pid: int) -> str:
         return ""
 
 
+def switches(pid: int) -> int:
+    """How often a CPU has been taken from, or given up by, its main thread: nothing runs without
+    one more before it is stopped again. 0 where there is no such process."""
+    try:
+        lines = (PROC / f"{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if "voluntary_ctxt_switches" in line)
+
+
 class Vital:
     """Looks at a process and those below it."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._looked_s = 0.0
+        self._stopped: tuple[int, int] | None = None
+        """What the last look found stopped, and its switches."""
         self._stopped_looks = 0
 
     def frozen(self) -> int | None:
@@ -44,9 +57,12 @@ class Vital:
         if now - self._looked_s < LOOK_EVERY_S:
             return None
         self._looked_s = now
-        stopped = next((pid for pid in _family(self._pid) if state(pid) == "T"), None)
-        self._stopped_looks = 0 if stopped is None else self._stopped_looks + 1
-        return stopped if self._stopped_looks >= STOPPED_LOOKS else None
+        before = self._stopped
+        pid = next((pid for pid in _family(self._pid) if state(pid) == "T"), None)
+        self._stopped = None if pid is None else (pid, switches(pid))
+        again = self._stopped_looks if self._stopped == before else 0
+        self._stopped_looks = 0 if pid is None else again + 1
+        return pid if self._stopped_looks >= STOPPED_LOOKS else None
 
     @property
     def runs(self) -> bool:

@@ -73,6 +73,17 @@ def test_one_that_goes_on_in_between_is_not(start):
         assert watch.frozen() is None
 
 
+def test_one_that_goes_on_between_two_looks_is_not_either(start):
+    pid = start(SLEEP).pid
+    watch = Vital(pid)
+    for _ in range(2 * STOPPED_LOOKS):
+        os.kill(pid, signal.SIGSTOP)
+        reach(pid, "T")
+        assert watch.frozen() is None
+        os.kill(pid, signal.SIGCONT)
+        reach(pid, "S")
+
+
 def test_a_stopped_child_of_it_is_seen(start):
     parent = start(PARENT)
     child = int(parent.stdout.readline())

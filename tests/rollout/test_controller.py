@@ -237,7 +237,8 @@ def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2]
 
 
-def test_no_rank_is_ahead_of_a_batch_that_comes_again(tmp_path, group, monkeypatch):
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_no_rank_is_ahead_of_a_batch_that_comes_again(tmp_path, group, monkeypatch, is_ending):
     monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
 
     async def play() -> list[int]:
@@ -248,9 +249,11 @@ def test_no_rank_is_ahead_of_a_batch_that_comes_again(tmp_path, group, monkeypat
                 await s.http.get(f"/batch/{step}?rank=0")
                 names = (f"a{step}", f"b{step}")
                 await s.http.post("/report", data=report(step, *names))
+            if is_ending:
+                s.controller.close()
             await s.controller.regroup(0, None)
             s.http.headers["authorization"] = f"Bearer {s.controller.token}"
-            asked = [await s.http.get(f"/batch/{step}?rank=1") for step in (0, 1)]
+            asked = [await s.http.get(f"/batch/{step}?rank=1") for step in (0, 1, 2)]
             return [answer.status for answer in asked]
 
-    assert asyncio.run(play()) == [200, 204]
+    assert asyncio.run(play()) == [200, 204, 410 if is_ending else 204]
