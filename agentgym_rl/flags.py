@@ -267,6 +267,13 @@ def _training(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
     parser.add_argument(
+        "--cluster", metavar="TYPE", help="where: local, ray (on its nodes), slurm (as a job)"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray's (default: auto, found here)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show all that would be started, and end"
+    )
+    parser.add_argument(
         "--init", metavar="METHOD", help="sft: learn the conversations of --data FILE first"
     )
     names = ", ".join(preset_names())

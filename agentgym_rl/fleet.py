@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config, EmbeddedEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, hanging, salt_of
 from .gateway.router import Router
-from .servers import AttachedServer, LocalServer, Server, make_servers
+from .servers import AttachedServer, OwnServer, Server, make_servers
 from .waiting import watched
 from .weights.folder import version_name
 
@@ -42,7 +42,7 @@ class Fleet:
         self,
         config: Config,
         config_file: Path,
-        processes: LocalProcesses,
+        processes: Processes,
         *,
         model_dir: Path,
         weights_dir: Path | None = None,
@@ -329,7 +329,7 @@ class Fleet:
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
         """Give a server the current version; False if only a publication can."""
-        if not self._version and isinstance(server, LocalServer):
+        if not self._version and isinstance(server, OwnServer):
             await server.engine.name_version(0)  # as it started, with the model's own weights
             return True
         path = self._weights_file

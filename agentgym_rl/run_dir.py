@@ -39,9 +39,23 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
         return folder, folder / MARK
-    raise ConfigError(
-        f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
-    )
+    raise ConfigError(_taken(config))
+
+
+def next_run_dir(config: Config, *, kind: str = "") -> Path:
+    """The folder that `create_run_dir` would take now.
+
+    Raises:
+        ConfigError: `config.run` holds a run already.
+    """
+    for folder in _candidates(config, kind):
+        if not (folder / MARK).exists():
+            return folder
+    raise ConfigError(_taken(config))
+
+
+def _taken(config: Config) -> str:
+    return f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:

@@ -7,19 +7,19 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config, VllmEngineConfig
 from .engine import UNKNOWN_VERSION, Interrupt, version_label
 from .engines.client import HttpEngine
-from .engines.launch import engine_process
+from .engines.launch import engine_name, engine_process
 from .engines.vllm.build import check_interrupt, find_build
 from .engines.vllm.checks import check_server
 from .errors import EngineError, ProcessDied
-from .process import free_port
 
 log = logging.getLogger(__name__)
 
@@ -79,28 +79,35 @@ class Server(ABC):
         """A request failed there: look at it at once."""
 
 
-class LocalServer(Server):
-    """A child process on this machine."""
+class OwnServer(Server):
+    """A child process, on this machine or on a node of the cluster."""
 
     def __init__(
         self,
         config: Config,
         config_file: Path,
-        processes: LocalProcesses,
+        processes: Processes,
         *,
         index: int,
         incarnation: int,
     ) -> None:
-        port = free_port()
-        label = version_label(0, incarnation=incarnation)
-        self._spec = engine_process(config, config_file, index=index, port=port, label=label)
+        self._describe = partial(
+            engine_process,
+            config,
+            config_file,
+            index=index,
+            label=version_label(0, incarnation=incarnation),
+        )
         self._processes = processes
         self._timeout_s = config.own_engine.start_timeout_s
-        url = f"http://127.0.0.1:{port}"
-        super().__init__(self._spec.name, url, _client(config, url, incarnation))
+        super().__init__(engine_name(index), "", _client(config, "", incarnation))
 
     async def start(self) -> None:
-        await self._processes.start(self._spec)
+        host, port = await self._processes.address(self.name)
+        spec = self._describe(host=host, port=port)
+        await self._processes.start(spec)
+        self.url = spec.health_url.removesuffix("/health")
+        await self.engine.move(self.url)
 
     async def ready(self) -> None:
         await self._processes.ready(self.name, timeout_s=self._timeout_s)
@@ -111,7 +118,8 @@ class LocalServer(Server):
         return died
 
     async def restart(self) -> None:
-        await self._processes.restart(self.name)
+        await self._processes.end(self.name)
+        await self.start()
 
     async def retire(self, why: str) -> None:
         log.warning("ending %s: %s", self.name, why)
@@ -209,7 +217,7 @@ class AttachedServer(Server):
 def make_servers(
     config: Config,
     config_file: Path,
-    processes: LocalProcesses,
+    processes: Processes,
     *,
     model_dir: Path,
     incarnation: int = 0,
@@ -229,7 +237,7 @@ def make_servers(
             for index, url in enumerate(engine.urls)
         ]
     return [
-        LocalServer(config, config_file, processes, index=index, incarnation=incarnation)
+        OwnServer(config, config_file, processes, index=index, incarnation=incarnation)
         for index in range(first_index, first_index + engine.num_servers)
     ]
 

@@ -22,14 +22,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
 from .episode_log import EpisodeLog
 from .errors import ProcessDied
 from .eval_queue import EvalQueue
 from .fleet import Fleet
-from .process import free_port
 from .recovery import Recovered
 from .run_dir import shown
 from .trainer.launch import trainer_processes
@@ -50,7 +49,7 @@ class TrainerGroup:
     config_file: Path
     run_dir: Path
     weights_dir: Path
-    processes: LocalProcesses
+    processes: Processes
     controller: Controller
     fleet: Fleet
     episodes: EpisodeLog
@@ -128,13 +127,14 @@ class TrainerGroup:
     async def _start(
         self, checkpoint: Path | None, *, incarnation: int, served: int | None = None
     ) -> None:
+        host, port = await self.processes.address(self._names[0])
         for spec in trainer_processes(
             self.config,
             self.config_file,
             run_dir=self.run_dir,
             weights_dir=self.weights_dir,
             controller_url=self._url,
-            rendezvous=f"tcp://127.0.0.1:{free_port()}",
+            rendezvous=f"tcp://{host}:{port}",
             token=self.controller.token,
             incarnation=incarnation,
             resume=checkpoint,

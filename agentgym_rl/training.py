@@ -19,8 +19,9 @@ from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
+from .children import children, cluster_of
 from .cluster.forking import Forks, ForkServer
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
 from .controller_api import ControllerApi
@@ -63,6 +64,7 @@ async def training(
         ConfigError: the folder is another run's, or holds nothing to go on with.
     """
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster_of(config))
         if resume is None:
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
@@ -80,7 +82,7 @@ async def training(
             config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
-        weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
+        weights_dir = stack.enter_context(_weights_folder(config, model_dir, run_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
         recovered = begin(config, run_dir, episodes)
@@ -109,9 +111,7 @@ async def training(
             on_end=on_evaluated,
         )
         processes = await stack.enter_async_context(
-            LocalProcesses(
-                run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
-            )
+            children(config, run_dir, weights_dir, forks=forks)
         )
         fleet = Fleet(
             config,
@@ -169,14 +169,16 @@ async def training(
         )
 
 
-def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
-    """Room for the versions that are kept, and for the one that is being written."""
+def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -> WeightsFolder:
+    """Room for the versions that are kept, and for the one that is being written: in memory, or
+    where every node of a cluster sees it."""
+    root = run_dir if config.cluster.type == "ray" else None
     keep = config.weights.keep_versions
     versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
     return WeightsFolder(
         name,
         need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
-        root=Path(config.weights.folder) if config.weights.folder else None,
+        root=Path(config.weights.folder) if config.weights.folder else root,
     )
 
 
@@ -192,7 +194,7 @@ class TrainingRun(ABC):
     config: Config
     run_dir: Path
     config_file: Path
-    processes: LocalProcesses
+    processes: Processes
     fleet: Fleet
     trainer: TrainerGroup
     controller: Controller
@@ -215,7 +217,7 @@ class TrainingRun(ABC):
         start = time.monotonic()
         self.progress.phase("starting engines and trainer")
         async with (
-            serving(self._api(), host="127.0.0.1", port=0) as controller_url,
+            serving(self._api(), host=self.processes.host, port=0) as controller_url,
             self.fleet.running(),
         ):
             await self.trainer.start(controller_url)

@@ -17,7 +17,7 @@ from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
-    "train": f"{RUNS} --resume --steps --init --preset",
+    "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
     "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",

@@ -29,7 +29,7 @@ LINES = [
     "weights buffer algo",
     "batching episode_log episode_reader pace",
     "gateway engines trainer cluster inspect scaffold timeline neighbours",
-    "servers recovery forks",
+    "servers recovery forks children",
     "fleet_checks",
     "episode controller fleet resumed eval_queue",
     "eval_folder eval_result",
@@ -38,6 +38,7 @@ LINES = [
     "stack",
     "endpoint warmup evaluator trainer_group",
     "training",
+    "dry_run",
     "run serve_run model_export eval_run reverify check sft ledger replay plan",
     "config_keys",
     "flags",
@@ -65,7 +66,7 @@ ALLOWED: Mapping[str, str] = {
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",
-    "ray": "cluster.ray",
+    "ray": "cluster.ray cluster.ray_answers cluster.ray_host cluster.ray_nodes",
     "transformers.utils.chat_parsing": "gateway.parsers.response_template",
 }
 """Which modules may import a heavy package, as patterns below agentgym_rl."""

@@ -23,7 +23,7 @@ from typing import IO
 import aiohttp
 
 from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.process import ProcessSpec, free_port
 
 from .forking import ForkedProcess, Forks
 from .parent import die_with_parent
@@ -73,6 +73,14 @@ class LocalProcesses:
         await self.stop()
         await self._files.aclose()
 
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
+
+    async def address(self, name: str) -> tuple[str, int]:
+        """Loopback, whoever it is for, and a port of it that is free now."""
+        return self.host, free_port(self.host)
+
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
@@ -95,11 +103,6 @@ class LocalProcesses:
         self._children[spec.name] = (spec, process)
         self._log_starts[spec.name] = log_start
         self._ready.discard(spec.name)
-
-    async def restart(self, name: str) -> None:
-        """Kill what is left of a child and its own children, and start it again."""
-        await self.end(name)
-        await self.start(self._children[name][0])
 
     async def end(self, name: str) -> None:
         """Kill what is left of a child and its own children, and wait until it is gone.

@@ -76,6 +76,12 @@ class HttpEngine(Engine):
     def __repr__(self) -> str:
         return f"HttpEngine({self.url})"
 
+    async def move(self, url: str) -> None:
+        """The engine is behind this URL from now on; what was asked of the one before fails."""
+        await self._connection.close()
+        self._connection = Connection(url)
+        self.url = self._connection.url
+
     async def generate(
         self,
         token_ids: Sequence[int],

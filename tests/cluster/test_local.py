@@ -84,7 +84,8 @@ def test_a_restarted_child_runs_again_and_its_log_goes_on(tmp_path):
             await processes.kill("child")
             died = await processes.ended("child")
             assert "SIGKILL" in str(died)
-            await processes.restart("child")
+            await processes.end("child")
+            await processes.start(spec(f"print('up', flush=True)\n{SLEEP}"))
             while processes.log_path("child").read_text().count("up") < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             return first, processes.pid("child"), processes.log_path("child").read_text()

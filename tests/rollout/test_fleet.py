@@ -250,7 +250,7 @@ async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProces
         LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
     ):
         file = folder / "config.toml"
-        server = servers.LocalServer(config, file, processes, index=0, incarnation=0)
+        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
         await server.start()
         await server.ready()
         yield processes, server.url
