@@ -56,8 +56,8 @@ async def children(
         async with LocalProcesses(logs, stop_timeout_s=stop_timeout_s, forks=forks) as local:
             yield local
         return
-    from .cluster.ray import RayProcesses
     from .cluster.ray_nodes import nodes
+    from .cluster.ray_processes import RayProcesses
 
     start_timeout_s = config.cluster.start_timeout_s
     async with RayProcesses(

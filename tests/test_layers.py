@@ -66,7 +66,7 @@ ALLOWED: Mapping[str, str] = {
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",
-    "ray": "cluster.ray cluster.ray_answers cluster.ray_host cluster.ray_nodes",
+    "ray": "cluster.ray_processes cluster.ray_answers cluster.ray_host cluster.ray_nodes",
     "transformers.utils.chat_parsing": "gateway.parsers.response_template",
 }
 """Which modules may import a heavy package, as patterns below agentgym_rl."""

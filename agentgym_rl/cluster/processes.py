@@ -1,4 +1,5 @@
-"""What a run asks of whoever starts its processes: `local.py` on one machine, `ray.py` on many."""
+"""What a run asks of whoever starts its processes: `local.py` on one machine, `ray_processes.py` on
+many."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """What the host of a process says, or how it failed: a ProcessDied, never an error of Ray's own."""
 
+# ray may not be in the environment that checks types.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import asyncio

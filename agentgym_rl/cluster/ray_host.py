@@ -1,5 +1,8 @@
 """The actor beside a process on a node of a Ray cluster: its parent there."""
 
+# ray may not be in the environment that checks types.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

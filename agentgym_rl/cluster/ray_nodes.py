@@ -1,5 +1,8 @@
 """A Ray cluster as whoever connects to it finds it."""
 
+# ray may not be in the environment that checks types.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import asyncio

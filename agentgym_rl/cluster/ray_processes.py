@@ -5,6 +5,9 @@ which is its parent there and looks after it as on one machine. Ray notices a de
 of seconds, so hosts are asked for a sign of life every second.
 """
 
+# ray may not be in the environment that checks types.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import asyncio
