@@ -9,6 +9,10 @@ folder=/tmp/slurm-here
 name=$(hostname -s)
 
 start() {
+    if [ -e /etc/slurm/slurm.conf ] && ! grep -qx "ClusterName=here" /etc/slurm/slurm.conf; then
+        echo "/etc/slurm/slurm.conf is there: this machine belongs to another Slurm" >&2
+        exit 1
+    fi
     mkdir -p "$folder/state" "$folder/spool" /run/munge
     chown munge: /run/munge
     cat >"$folder/slurm.conf" <<CONF
