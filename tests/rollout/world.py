@@ -389,11 +389,12 @@ class World:
 
     async def _ask(self) -> None:
         step = self.life.trainer.step
-        shards = [await self.life.controller.batch(step, rank) for rank in range(RANKS)]
+        first = await self.life.controller.batch(step, 0)
         self._learn_stale()
-        if shards[0] is None:
-            assert (step in self.batches, shards) == (False, [None, None])
+        if first is None:  # groups were too old: the next to ask would wait for others
+            assert step not in self.batches
             return
+        shards = [first, *[await self.life.controller.batch(step, r) for r in range(1, RANKS)]]
         assert [shard.step for shard in shards] == [step, step]
         assert shards[0].group_ids == shards[1].group_ids
         names = list(dict.fromkeys(shards[0].group_ids))
