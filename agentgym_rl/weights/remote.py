@@ -25,6 +25,10 @@ class Refused(WeightsError):
     """The engine answered, with an HTTP error."""
 
 
+class OutOfTime(WeightsError):
+    """The engine did not answer before the deadline."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteEngine:
     """An engine behind a URL.
@@ -61,8 +65,15 @@ class RemoteEngine:
     def wait_staged(self, *, deadline: float) -> None:
         """Wait until every worker holds the new weights beside those it serves."""
         pause_s, longest_s = _POLL_S
+        states = None
         while True:
-            reply = self.post("/collective_rpc", {"method": "arl_staging"}, deadline=deadline)
+            try:
+                reply = self.post("/collective_rpc", {"method": "arl_staging"}, deadline=deadline)
+            except OutOfTime as error:
+                if states is None:
+                    raise
+                # It had answered before: what took the time is its staging, not this last look.
+                raise WeightsError(f"{_unfinished(self, states)}; {error}") from error
             states = _staging_states(reply)
             if states is None:
                 raise WeightsError(f"{self}: arl_staging: answered {reply!r}")
@@ -75,7 +86,7 @@ class RemoteEngine:
                         f"{error or 'it knows of no update (was it restarted?)'}"
                     )
             if time.monotonic() + pause_s > deadline:
-                raise WeightsError(f"{self}: staging: not done in time: {[s for s, _ in states]}")
+                raise WeightsError(_unfinished(self, states))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
@@ -123,13 +134,13 @@ class RemoteEngine:
         left = deadline - time.monotonic()
         step = f"{self}: {method} {path}"
         if left <= 0:
-            raise WeightsError(f"{step}: no time left (weights.update_timeout_s)")
+            raise OutOfTime(f"{step}: no time left (weights.update_timeout_s)")
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data else {}
         try:
             status, reply = call(self.url, method, path, body=data, headers=headers, timeout_s=left)
         except TimeoutError as error:
-            raise WeightsError(f"{step}: no answer in {left:.1f} s") from error
+            raise OutOfTime(f"{step}: no answer in {left:.1f} s") from error
         except OSError as error:
             raise WeightsError(f"{step}: {type(error).__name__}: {error}") from error
         if not 200 <= status < 300:
@@ -141,6 +152,10 @@ class RemoteEngine:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.url})"
+
+
+def _unfinished(engine: RemoteEngine, states: list[tuple[str, str]]) -> str:
+    return f"{engine}: staging: not done in time: {[state for state, _ in states]}"
 
 
 def _staging_states(reply: object) -> list[tuple[str, str]] | None:

@@ -27,6 +27,7 @@ def call(
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=max(timeout_s, 1e-3))
+    response = None
     try:
         connection.request(method, parts.path.rstrip("/") + path, body, dict(headers or {}))
         # http.client lets go of the socket once the headers of a closing reply are read.
@@ -45,6 +46,9 @@ def call(
     except http.client.HTTPException as error:
         raise ConnectionError(f"{type(error).__name__}: {error}") from error
     finally:
+        # Of a reply without keep-alive the response holds the socket, and the connection does not.
+        if response is not None:
+            response.close()
         connection.close()
 
 

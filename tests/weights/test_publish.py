@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import re
+import socket
+import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights.files import read_label
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.wire import call
 
 TENSORS = {"a": torch.arange(6.0)}
 
@@ -119,6 +125,42 @@ def test_staging_that_never_ends_costs_its_share_of_the_time(tmp_path):
         done = publish(tmp_path, server, other, timeout_s=0.8)
     assert done.served == ("engine-1",)
     assert "staging: not done in time: ['staging']" in done.failed["engine-0"]
+
+
+def test_staging_is_to_blame_where_the_last_look_at_it_gets_no_answer(tmp_path):
+    def look(body):
+        if server.log.count(("/collective_rpc", body)) > 1:
+            time.sleep(1)
+        return 200, {"results": [{"state": "staging", "error": "", "path": ""}]}
+
+    with engine() as server, engine() as other:
+        server._collective_rpc = look
+        done = publish(tmp_path, server, other, timeout_s=0.8)
+    reason = done.failed["engine-0"]
+    assert re.search(r"staging: not done in time: \['staging'\]; .*no answer in", reason)
+
+
+def test_an_answer_that_stops_half_way_leaves_no_socket():
+    def answer_half() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.recv(1 << 16)
+            peer.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+            done.wait(10)
+
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer_half)
+        server.start()
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            with pytest.raises(TimeoutError) as raised:
+                call(f"http://127.0.0.1:{listener.getsockname()[1]}", "GET", "/", timeout_s=0.2)
+            raised.value.args += (raised.value,)  # a cycle, so that the collector is who finds it
+            del raised
+            gc.collect()
+        done.set()
+        server.join(10)
+    assert [str(one.message) for one in caught] == []
 
 
 def test_an_abandoned_update_is_dropped_first(tmp_path):
