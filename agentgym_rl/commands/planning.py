@@ -7,7 +7,6 @@ from argparse import Namespace
 from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.run_dir import config_of
 
 from .showing import print_json
 
@@ -18,6 +17,8 @@ def plan(args: Namespace) -> int:
         if (value is not None and value < 0) or (value == 0 and name != "parameters"):
             raise ConfigError(f"--{name} {value:g}: expected a number above 0")
     if args.run is not None and args.config is None:
+        from agentgym_rl.run_dir import config_of
+
         args.config = config_of(args.run, f"--run {args.run}")
     config = load_configuration(args)
     log.setup("warning")  # the run's own messages, of another time
