@@ -25,6 +25,8 @@ _SHORT_FORMS = {
     "sandbox": "sandbox.id",
     "data": "env.options.data",
     "backend": "engine.type",
+    "cluster": "cluster.type",
+    "address": "cluster.address",
     "steps": "steps",
     "seed": "seed",
 }

@@ -31,7 +31,7 @@ def split_batch(
     sizes = [sum(member.num_tokens for member in group.members) for group in groups]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     shards: list[BatchShard] = []
-    for held in balance(sizes, num_ranks):
+    for held in map(set, balance(sizes, num_ranks)):
         minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
         for index, episode in enumerate(episodes):
             if group_of[index] in held:

@@ -44,11 +44,13 @@ class Group:
     """Of its task: multiplies the advantages of its episodes."""
     index: int = 0
     """Its place in the order of admission."""
+    oldest_version: int | None = field(init=False)
+    """Lowest policy version among trained tokens; None when no token trains."""
 
-    @property
-    def oldest_version(self) -> int | None:
-        """Lowest policy version among trained tokens; None when no token trains."""
-        return min((t.trained_versions[0] for t in self.members if t.num_trained), default=None)
+    def __post_init__(self) -> None:
+        found = [t.oldest_version for t in self.members]
+        oldest = min((version for version in found if version is not None), default=None)
+        object.__setattr__(self, "oldest_version", oldest)
 
     def staleness(self, version: int) -> int:
         """Age at policy version `version`, in versions; 0 for a group that trains nothing."""
@@ -75,7 +77,7 @@ class Buffer:
     changes: Changes = field(default_factory=Changes)
     _waiting: list[Group] = field(default_factory=list)
     _leased: dict[int, list[Group]] = field(default_factory=dict)
-    """Batches that were handed out before this process began, to be handed out again."""
+    """Batches that were handed out to ranks that are gone, to be handed out again."""
 
     def restore(
         self,
@@ -141,7 +143,7 @@ class Buffer:
         bound = self.config.max_staleness
         stale = [g for g in self._waiting if g.staleness(self.version) > bound]
         if stale:
-            self._waiting = [g for g in self._waiting if g not in stale]
+            self._waiting = [g for g in self._waiting if g.staleness(self.version) <= bound]
             self.accepted -= len(stale)
             self.dropped["stale"] += len(stale)
             self.changes.notify()
@@ -152,9 +154,17 @@ class Buffer:
         """Whether a whole batch waits (stale groups included until dropped), or comes again."""
         return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
 
-    def take_again(self) -> list[Group] | None:
-        """The batch of this version that was handed out before a crash, in its order; or None."""
-        return self._leased.pop(self.version, None)
+    def lease_again(self, batches: Mapping[int, list[Group]]) -> None:
+        """These batches, by step, were handed out, and are to be handed out again."""
+        self._leased = dict(batches)
+
+    def comes_again(self, step: int) -> bool:
+        """Whether batch `step` was handed out to ranks that are gone."""
+        return step in self._leased
+
+    def take_again(self, step: int) -> list[Group] | None:
+        """Batch `step` as it was handed out before, in its order; or None."""
+        return self._leased.pop(step, None)
 
     def take(self) -> list[Group]:
         """The next batch: the B oldest groups, in the order they were admitted; call `drop_stale`

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 from .arguments import parse
-from .commands import parts, processes, records, running
+from .commands import parts, planning, processes, records, running
 from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
 
@@ -32,6 +32,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "export": records.export,
     "reverify": records.reverify,
     "timeline": records.timeline,
+    "plan": planning.plan,
     "list": parts.list_parts,
     "check": parts.check,
     "new": parts.new,

@@ -1,42 +1,29 @@
 """The controller: between the rollout side and the trainer ranks.
 
-It assembles and leases batches, follows published versions, and keeps the run's numbers. Ranks
-reach it over private HTTP with a bearer token and msgpack bodies:
-
-    POST /ready  {"rank": r}          the rank has loaded its model
-    GET  /batch/{step}?rank=r         200 a BatchShard | 204 not complete yet | 410 run is ending
-                                      rank 0: 205 publish the current version again, first
-    POST /publish/begin {"version"}   200 {"engines": {name: url}} | 204 none serves yet | 410
-    POST /publish/end   {"version", "served": [name], "failed": {name: why}}
-    POST /report                      a StepReport, once its version is on every engine; the log
-                                      has it when 200 {metric: value}, all there are of the step
-    POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
-
-The trainer never sees tasks, agents or text.
+It assembles and leases batches, follows published versions, and keeps the run's numbers.
+(`controller_api.py` is how trainer ranks reach it.) The trainer never sees tasks, agents or text.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import math
-import re
+import secrets
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Never, Protocol
-from urllib.parse import parse_qs
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Never
 
-import msgspec
-
-from .asgi import Receive, Scope, Send, header, read_body, reply
 from .batch import BatchShard, StepReport
 from .batching import batch_metrics, split_batch
 from .buffer import Buffer, Group
 from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
-from .recovery import NOTHING, Recovered
+from .neighbours import Evaluations, Publications
+from .recovery import NOTHING, Recovered, batches
 from .schedule import Due, Plan
 from .timeline import PhasesFile, StepPhases
 from .waiting import Changes
@@ -44,49 +31,8 @@ from .waiting import Changes
 log = logging.getLogger(__name__)
 
 LONG_POLL_S = 10.0
-MAX_REPORT_BYTES = 1_000_000
 
 StepListener = Callable[[int, Mapping[str, float]], None]
-
-
-class Publications(Protocol):
-    """Who must get a policy version, and what came of it (see fleet.Fleet)."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a server waits for a publication to bring it to the current version."""
-        ...
-
-    async def begin_publication(self, version: int) -> dict[str, str]: ...
-
-    async def end_publication(
-        self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
-    ) -> None: ...
-
-
-class Evaluations(Protocol):
-    """Who evaluates versions on schedule (see eval_queue.EvalQueue)."""
-
-    def owed(self, version: int) -> bool: ...
-
-    def began(self) -> None: ...
-
-    def published(self, version: int, parameters: str, *, due: bool) -> None: ...
-
-
-class _PublishBegin(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-
-
-class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
-    version: int
-    served: list[str]
-    failed: dict[str, str]
-
-
-class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
-    step: int
-    folder: str
 
 
 class Controller:
@@ -123,17 +69,24 @@ class Controller:
         self._episodes = episodes
         self._metrics = metrics
         self._phases = phases
-        self._publications = publications
+        self.publications = publications
         self.token = token
         self._on_step = on_step
-        self._trained_before = recovered.parameters
+        self._parameters = dict(recovered.parameters)
+        """Hashes of the weights that batches made: those of this run, until then those before."""
         self._evaluations = evaluations
         self._plan = Plan(config)
         self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
-        self._leasing = asyncio.Lock()
-        self._closing = False
+        self._turn = asyncio.Lock()
+        """Held while a batch is leased, a report recorded, or the ranks are replaced."""
+        self.num_reports = 0
+        """Of batches, those that were trained again included."""
+        self.heard_s = time.monotonic()
+        """When a rank last said anything."""
+        self.is_closing = False
+        """Whether the run is ending."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
@@ -148,40 +101,63 @@ class Controller:
 
     def close(self) -> None:
         """Ranks that ask for a batch from now on are told that the run is ending."""
-        self._closing = True
+        self.is_closing = True
         self.buffer.changes.notify()
+
+    def is_over(self, step: int) -> bool:
+        """Whether batch `step` will not come: the run is ending, and it was never trained."""
+        return self.is_closing and step >= self.buffer.version
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong that is nobody else's fault: the run ends with it."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def watch(self) -> None:
         """Wait until the controller itself fails, and raise what went wrong (a full disk, say)."""
         await asyncio.shield(self._failure)
 
+    def ready(self, rank: int) -> None:
+        """A rank has loaded its model."""
+        if rank == 0 and self._evaluations is not None:
+            self._evaluations.began()
+        self.ready_ranks.add(rank)
+        self.changes.notify()
+
     async def batch(self, step: int, rank: int) -> BatchShard | None:
-        """`rank`'s shard of batch `step`; None if it is not complete within the long poll."""
+        """`rank`'s shard of batch `step`; None if it is not complete within the long poll, or
+        whoever asks has been replaced."""
+        asked_by = self.token
         if step not in self._leased:
             try:
                 await self.buffer.changes.wait_for(
-                    lambda: self._closing or step in self._leased or self._ready_for(step),
+                    lambda: self.is_over(step) or step in self._leased or self._ready_for(step),
                     who=f"trainer rank {rank}",
                     what=f"batch {step}",
                     timeout_s=LONG_POLL_S,
+                    on="turns",
                 )
             except TimeoutError:
                 return None
-        if self._closing:
+        if self.is_over(step):
             return None
-        async with self._leasing:
+        async with self._turn:
+            if asked_by != self.token:
+                return None
             if step not in self._leased:
                 await self._lease(step)
         shards = self._leased.get(step)
         return shards[rank] if shards else None
 
     def _ready_for(self, step: int) -> bool:
+        if self.buffer.comes_again(step):
+            return step == len(self.history)
         return self.buffer.version == step and self.buffer.complete
 
     async def _lease(self, step: int) -> None:
         """Assemble batch `step` of the oldest groups that are fresh enough; one that was assembled
         before a crash is the same again."""
-        again = self.buffer.take_again()
+        again = self.buffer.take_again(step)
         if again is not None:
             self._hand_out(step, again, overlap=math.nan)
             return
@@ -198,11 +174,10 @@ class Controller:
 
     def _hand_out(self, step: int, groups: Sequence[Group], *, overlap: float) -> None:
         """Ranks may ask for batch `step`, which the log has."""
-        found = batch_metrics(groups, self.buffer.version, self.buffer.dropped)
+        found = batch_metrics(groups, step, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
         trainer = self._config.trainer
-        owed = self._evaluations is not None and self._evaluations.owed(step + 1)
-        due = self._due[step] = self._plan.after(step + 1, owed=owed)
+        due = self._due[step] = self._due.get(step) or self._due_after(step)
         self._leased = {
             step: split_batch(
                 groups,
@@ -215,16 +190,28 @@ class Controller:
         }
         self.buffer.changes.notify()
 
+    def _due_after(self, step: int) -> Due:
+        if step < self.buffer.version:  # it was all done when the batch was trained first
+            return Due(checkpoint=False, evaluation=False)
+        owed = self._evaluations is not None and self._evaluations.owed(step + 1)
+        return self._plan.after(step + 1, owed=owed)
+
+    async def reported(self, report: StepReport, *, token: str) -> dict[str, float | None] | None:
+        """See `report`; None if whoever reports has been replaced."""
+        async with self._turn:
+            return await self.report(report) if token == self.token else None
+
     async def report(self, report: StepReport) -> dict[str, float | None]:
-        """Rank 0 finished a step: its version becomes the current one. All metrics of the step.
+        """Rank 0 finished a step: its version becomes the current one, unless a later one is. All
+        metrics of the step.
 
         Raises:
             ValueError: it is not the step that was handed out, or was made of other groups.
         """
-        if report.version != self.buffer.version + 1 or report.step not in self._pending:
+        if report.version != report.step + 1 or report.step not in self._pending:
             raise ValueError(
-                f"report of step {report.step}, version {report.version}: expected version "
-                f"{self.buffer.version + 1} of a leased step ({sorted(self._pending)})"
+                f"report of step {report.step}, version {report.version}: expected the version "
+                f"after a leased step ({sorted(self._pending)})"
             )
         shard = self._leased[report.step][0]
         leased = list(dict.fromkeys(shard.group_ids))
@@ -240,13 +227,17 @@ class Controller:
         await self._episodes.publish(report, kept)
         self._compare(report)
         due = self._due.pop(report.step)
-        if self._evaluations is not None:
+        is_new = report.version > self.buffer.version
+        if is_new and self._evaluations is not None:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
         self._phases.write(StepPhases(report.step, report.intervals, report.others))
         self.history.append(metrics)
-        self.buffer.publish(report.version)
+        self.num_reports += 1
+        if is_new:
+            self.buffer.publish(report.version)
+        self.buffer.changes.notify()
         self.changes.notify()
         self._on_step(report.step, metrics)
         return kept
@@ -255,9 +246,36 @@ class Controller:
         """A checkpoint of the first `step` batches is complete."""
         await self._episodes.checkpointed(step, folder)
 
+    async def regroup(self, step: int, checkpoint: Path | None) -> int:
+        """The ranks have ended, and others take their place, who begin with what `checkpoint` has
+        of the first `step` batches; returns their incarnation.
+
+        They have another `token`: what is still under way of those before counts no more.
+        Batches from `step` on come again, all that the log has; versions that were published stay
+        published.
+        """
+        self.token = secrets.token_hex(16)
+        async with self._turn:
+            self.ready_ranks.clear()
+            self._leased, self._pending = {}, {}
+            again = await asyncio.to_thread(
+                batches, self._episodes.path, first=step, last=sys.maxsize
+            )
+            incarnation = await self._episodes.restarted(
+                step=step,
+                checkpoint=str(checkpoint or ""),
+                num_ranks=self._config.trainer.num_ranks,
+            )
+            del self.history[step:]
+            self._metrics.rewind([finite(metrics) for metrics in self.history])
+            self.buffer.lease_again(again)
+        log.info("going on from step %d: %d batches are trained again", step, len(again))
+        return incarnation
+
     def _compare(self, report: StepReport) -> None:
         """Say whether a batch that was trained before a crash gave the same weights again."""
-        before = self._trained_before.get(report.step)
+        before = self._parameters.get(report.step)
+        self._parameters[report.step] = report.parameters
         if before == report.parameters:
             log.info("batch %d, trained again from the log, gave the same weights", report.step)
         elif before is not None:
@@ -277,68 +295,3 @@ class Controller:
             "throughput/generated_tokens_per_s": (self.generated_tokens - generated) / elapsed,
             "time/step": elapsed,
         }
-
-    # ------------------------------------------------------------------ HTTP
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI app trainer ranks talk to."""
-        try:
-            status, body = await self._route(scope, receive)
-        except ValueError as error:
-            status, body = 400, str(error).encode()
-        except Exception as error:  # not the rank's fault: the run ends with this very error
-            status, body = 500, f"the controller failed: {error!r}".encode()
-            if not self._failure.done():
-                self._failure.set_exception(error)
-        await reply(send, status, body, content_type="application/msgpack")
-
-    async def _route(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        given = header(scope, b"authorization").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
-            return 401, b"unknown token"
-        method, path = scope["method"], scope["path"]
-        if method == "GET" and (match := re.fullmatch(r"/batch/(\d+)", path)):
-            return await self._get_batch(int(match[1]), scope)
-        if method == "POST" and path == "/report":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            found = await self.report(StepReport.unpack(body))
-            return 200, msgspec.json.encode(found)
-        if method == "POST" and path == "/checkpoint":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            done = msgspec.json.decode(body, type=_Checkpoint)
-            await self.checkpointed(done.step, done.folder)
-            return 200, b""
-        if method == "POST" and path == "/ready":
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            rank = int(msgspec.json.decode(body)["rank"])
-            if rank == 0 and self._evaluations is not None:
-                self._evaluations.began()
-            self.ready_ranks.add(rank)
-            self.changes.notify()
-            return 200, b""
-        if method == "POST" and path in ("/publish/begin", "/publish/end"):
-            body = await read_body(receive, limit_bytes=MAX_REPORT_BYTES)
-            return await self._publish(body, begins=path.endswith("begin"))
-        return 404, f"no route {method} {path}".encode()
-
-    async def _publish(self, body: bytes, *, begins: bool) -> tuple[int, bytes]:
-        if begins:
-            begin = msgspec.json.decode(body, type=_PublishBegin)
-            if self._closing:
-                return 410, b"the run is ending"
-            engines = await self._publications.begin_publication(begin.version)
-            return (200, msgspec.json.encode({"engines": engines})) if engines else (204, b"")
-        end = msgspec.json.decode(body, type=_PublishEnd)
-        await self._publications.end_publication(end.version, served=end.served, failed=end.failed)
-        return 200, b""
-
-    async def _get_batch(self, step: int, scope: Scope) -> tuple[int, bytes]:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        rank = int(query.get("rank", ["0"])[0])
-        if not 0 <= rank < self._config.trainer.num_ranks:
-            return 400, f"rank {rank} of {self._config.trainer.num_ranks}".encode()
-        if rank == 0 and self._publications.wanted and not self._closing:
-            return 205, b""
-        shard = await self.batch(step, rank)
-        if shard is None:
-            return (410, b"the run is ending") if self._closing else (204, b"")
-        return 200, shard.pack()

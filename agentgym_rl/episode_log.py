@@ -1,14 +1,14 @@
 """The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
 
-A transaction survives the death of the process at any moment. What a batch is made of is on disk
-before the trainer gets it; other transactions a power failure may cost, never the file
-(`synchronous=NORMAL`): then episodes are played again that no batch has. `arl train` is the only
-writer; readers (episode_reader) hold no transaction, so a live run does not notice them.
+A transaction survives the death of the process at any moment; under load one serves many episodes
+(`GroupCommit`), each of which counts when it is done. What a batch is made of is on disk before the
+trainer gets it; other transactions a power failure may cost, never the file (`synchronous=NORMAL`):
+then episodes are played again that no batch has. `arl train` is the only writer; readers
+(episode_reader) hold no transaction, so a live run does not notice them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import threading
@@ -18,6 +18,8 @@ from pathlib import Path
 
 from .batch import StepReport
 from .buffer import Group
+from .errors import StorageError
+from .group_commit import GroupCommit, Statement, merged
 from .task import Task
 from .trajectory import Trajectory
 
@@ -61,21 +63,26 @@ _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND st
 EVALUATED = "evaluated"
 """The cause of groups that were played for an evaluation."""
 
-Statement = tuple[str, tuple[object, ...]]
+_CHECKPOINT_PAGES = 4096
+"""Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
 
 
 class EpisodeLog:
-    """`episodes.db` of a run. Methods run in a worker thread, one at a time."""
+    """`episodes.db` of a run. Methods run in a worker thread, one at a time; those that write raise
+    StorageError where the disk is full or broken."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._db.executescript(_SCHEMA)
         self._add_columns()
         self._incarnation = 0
         self._logged_members: set[str] = set()
         """Of groups that are not complete."""
         self._turn = threading.Lock()
+        self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
 
     def _add_columns(self) -> None:
         """What files have not that were begun by earlier versions, with what it was then."""
@@ -110,6 +117,18 @@ class EpisodeLog:
         )
         return self._incarnation
 
+    async def restarted(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The trainer begins again, within a run that lives: it has what `checkpoint` has of the
+        first `step` batches. Returns the incarnation.
+
+        Versions that it had published stay: engines serve them.
+        """
+        self._incarnation += 1
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        insert = "INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)"
+        await self._transact([(insert, begun), (_CONSUME, (step,))], durably=True)
+        return self._incarnation
+
     async def ready(self) -> None:
         """Everything that the run needs works: it trains."""
         statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
@@ -117,9 +136,10 @@ class EpisodeLog:
 
     async def add_member(self, member: Trajectory) -> None:
         """Record an episode of a group that is not complete yet."""
-        if member.episode_id not in self._logged_members:
-            self._logged_members.add(member.episode_id)
-            await self._transact([_insert_trajectory(member)])
+        if member.episode_id in self._logged_members:
+            return await self._transact([])  # after whatever is under way of it
+        self._logged_members.add(member.episode_id)
+        await self._transact([_insert_trajectory(member)])
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
@@ -238,7 +258,7 @@ class EpisodeLog:
             self._db.close()
 
     async def _transact(self, actions: Sequence[Statement], *, durably: bool = False) -> None:
-        await asyncio.to_thread(self._run, actions, durably=durably)
+        await self._commits.do(actions, durably=durably)
 
     def _run(self, actions: Sequence[Statement], *, durably: bool) -> None:
         """One transaction; the thread ends it even if whoever awaits it was cancelled.
@@ -246,15 +266,23 @@ class EpisodeLog:
         `durably`: it, and all before it, are on disk then.
         """
         with self._turn:
-            self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
             try:
-                for statement, values in actions:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
+                for statement, values in merged(actions):
                     self._db.execute(statement, values)
-            except BaseException:
-                self._db.execute("ROLLBACK")
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
+                    raise StorageError.of(self.path, error) from error
                 raise
-            self._db.execute("COMMIT")
+
+
+def _is_storage(error: sqlite3.OperationalError) -> bool:
+    """Whether it is the disk's fault; whatever else goes wrong is ours."""
+    return error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"))
 
 
 def _insert_task(task: Task, index: int) -> Statement:

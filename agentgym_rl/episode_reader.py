@@ -48,6 +48,19 @@ class EpisodeReader:
                 "by another version of this package?"
             ) from error
 
+    def batches(self) -> dict[int, dict[str, list[str]]]:
+        """What was trained, by step: groups in the order of the batch, with their episodes'
+        ids."""
+        query = "SELECT step, group_ids FROM steps ORDER BY incarnation, step"
+        with self._explained():
+            steps = {step: json.loads(groups) for step, groups in self._db.execute(query)}
+            found = self._db.execute("SELECT group_id, members FROM groups")
+            members = {group: json.loads(names) for group, names in found}
+        return {
+            step: {group: members[group] for group in groups if members.get(group)}
+            for step, groups in sorted(steps.items())
+        }
+
     def task(self, task_id: str) -> Task:
         """A task that was played; of files from before tasks had weights, its weight is 1."""
         with self._explained():

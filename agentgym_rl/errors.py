@@ -17,12 +17,15 @@
     ├ TooManyErrors               episodes fail too often for the run to make sense
     ├ WeightsError                a policy version could not be published or loaded
     ├ TrainerError                the trainer could not do its step
+    ├ StorageError                what a run must keep could not be written
     └ ProcessDied                 a supervised child process ended before its time
 
 Messages say: what happened, what was got, what is allowed, what to do. All are picklable.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class ArlError(Exception):
@@ -91,6 +94,19 @@ class WeightsError(ArlError):
 
 class TrainerError(ArlError):
     """The trainer could not complete a step."""
+
+
+class StorageError(ArlError):
+    """A file that a run must keep could not be written: a full or broken disk."""
+
+    @classmethod
+    def of(cls, path: Path, error: Exception) -> StorageError:
+        """Of a file that only ever grows, or is put in place whole."""
+        return cls(
+            f"{path} cannot be written: {error}. Nothing that was recorded before is lost: make "
+            "room on its disk and go on, a run with `arl train --resume`, an evaluation with the "
+            "same --out"
+        )
 
 
 class ProcessDied(ArlError, RuntimeError):

@@ -82,6 +82,10 @@ class EvalQueue:
         self.end(version, "interrupted", "the run ended before it, and the weights are gone")
 
     # ------------------------------------------------------------------ the trainer's side
+    def replace_publishers(self, incarnation: int) -> None:
+        """Versions are published as `incarnation` from now on."""
+        self._incarnation = incarnation
+
     def owed(self, version: int) -> bool:
         """Whether `version` is to be evaluated whatever the schedule says."""
         return version in self._owed

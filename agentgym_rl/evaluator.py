@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from .errors import (
     EngineError,
     InfraError,
     ProcessDied,
+    StorageError,
     TooManyErrors,
     WeightsError,
 )
@@ -41,7 +41,7 @@ from .stack import evaluate_configured, serving_policy
 
 log = logging.getLogger(__name__)
 
-_FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, sqlite3.Error)
+_FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, StorageError)
 """What ends an evaluation on schedule, and not the run (TimeoutError is an OSError)."""
 
 

@@ -89,6 +89,9 @@ def _trainer(parser: ArgumentParser) -> None:
     parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
     parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
+    parser.add_argument(
+        "--served", type=int, metavar="N", help="version that engines have, of ranks before"
+    )
 
 
 def _warm_up(parser: ArgumentParser) -> None:
@@ -161,6 +164,27 @@ def _timeline(parser: ArgumentParser) -> None:
     )
 
 
+def _plan(parser: ArgumentParser) -> None:
+    parser.description = help_texts.PLAN
+    _json(parser)
+    _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    parser.add_argument("--run", type=Path, metavar="RUN", help="calibrate on this finished run")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="how fast parts are, as TOML")
+    parser.add_argument("--gpu", default="", metavar="NAME", help="estimate rates: H100, A100, ...")
+    parser.add_argument(
+        "--parameters", type=float, default=0.0, metavar="N", help="of the model, with --gpu"
+    )
+    parser.add_argument("--gpus", type=int, metavar="N", help="in all, to be split (see above)")
+    parser.add_argument("--cores", type=float, metavar="N", help="shared by all (see above)")
+    parser.add_argument("--no-search", action="store_true", help="only the run as configured")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, PNG")
+    parser.add_argument(
+        "--write-rates", type=Path, metavar="FILE", help="the rates that were used, a new file"
+    )
+
+
 def _doctor(parser: ArgumentParser) -> None:
     parser.description = help_texts.DOCTOR
     _json(parser)
@@ -184,8 +208,8 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, crash, engine, env, exactness, gateway, math, sandbox, staleness, train, "
-    names += "trainer, verifier, weights"
+    names = "code, controller, crash, engine, env, exactness, faults, gateway, math, plan, "
+    names += "sandbox, staleness, train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
@@ -207,6 +231,7 @@ _COMMANDS = {
     "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "timeline": (_timeline, "when what happened in a run, as a picture"),
+    "plan": (_plan, "what a run would do, before it is paid for"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),
@@ -241,6 +266,13 @@ def _training(parser: ArgumentParser) -> None:
     parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
     parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    parser.add_argument(
+        "--cluster", metavar="TYPE", help="where: local, ray (on its nodes), slurm (as a job)"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray's (default: auto, found here)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show all that would be started, and end"
+    )
     parser.add_argument(
         "--init", metavar="METHOD", help="sft: learn the conversations of --data FILE first"
     )

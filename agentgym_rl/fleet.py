@@ -12,19 +12,21 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
-from .cluster.local import LocalProcesses
-from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
+from .cluster.processes import Processes
+from .config import Config, EmbeddedEngineConfig
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
+from .fleet_checks import agreed, check_seeds, hanging, salt_of
 from .gateway.router import Router
-from .servers import AttachedServer, LocalServer, Server, make_servers
+from .servers import AttachedServer, OwnServer, Server, make_servers
+from .waiting import watched
 from .weights.folder import version_name
 
 log = logging.getLogger(__name__)
 
 LONG_POLL_S = 10.0
+_RESUME_TIMEOUT_S = 3.0
 
 
 class Fleet:
@@ -40,7 +42,7 @@ class Fleet:
         self,
         config: Config,
         config_file: Path,
-        processes: LocalProcesses,
+        processes: Processes,
         *,
         model_dir: Path,
         weights_dir: Path | None = None,
@@ -72,9 +74,11 @@ class Fleet:
         self._membership = asyncio.Lock()
         """Held by a publication from begin to end, and by a server while it joins."""
         self._publishing = False
+        self._publishers = incarnation
+        """The incarnation of the trainer ranks, whose next publication makes it the engines'."""
         self.router = Router(
             interrupt=config.rollout.interrupt,
-            salt=_salt(config),
+            salt=salt_of(config),
             wait_s=config.own_engine.start_timeout_s,
             on_failure=lambda name, error: self._servers[name].suspect(),
             whole_turns=isinstance(config.engine, EmbeddedEngineConfig)
@@ -87,7 +91,8 @@ class Fleet:
         try:
             for server in self._servers.values():
                 await server.start()
-            yield self
+            with watched(self.router.waits):
+                yield self
         finally:
             await self.router.close()
             for server in self._servers.values():
@@ -112,8 +117,8 @@ class Fleet:
                     tasks.create_task(join(server), name=f"start {server.name}")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        _check_seeds(self._servers.values())
-        return _agreed(infos)
+        check_seeds(self._servers.values())
+        return agreed(infos)
 
     async def watch(self) -> None:
         """Bring back every server that dies or falls silent, until cancelled.
@@ -132,16 +137,14 @@ class Fleet:
     async def _watch_progress(self) -> None:
         """A server that answers its health route may hang all the same: let it be restarted."""
         limit_s = self._config.own_engine.stall_timeout_s
-        while True:
-            await asyncio.sleep(min(1.0, limit_s / 4))
-            for name, silent_s in self.router.silent_s.items():
-                if silent_s > limit_s and not self._publishing:
-                    server = self._servers[name]
-                    self._leave(server)
-                    await server.retire(
-                        f"it was asked, and has sent no token for {silent_s:.0f} s "
-                        "(engine.stall_timeout_s)"
-                    )
+        async for name, silent_s in hanging(self.router, limit_s=limit_s):
+            if not self._publishing:
+                server = self._servers[name]
+                self._leave(server)
+                await server.retire(
+                    f"it was asked, and has sent no token for {silent_s:.0f} s "
+                    "(engine.stall_timeout_s)"
+                )
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
@@ -190,13 +193,19 @@ class Fleet:
         takes it for the one before. From here to `end_publication` no server joins. None either
         while one is joining, which is waited for, up to 10 s.
         """
+        asked_by = self._publishers
         if not self._publishing:
             try:
                 async with asyncio.timeout(LONG_POLL_S):
                     await self._membership.acquire()
             except TimeoutError:
                 return {}
+            if asked_by != self._publishers:  # who asked is gone
+                self._membership.release()
+                return {}
             self._publishing = True
+            if asked_by != self._incarnation:
+                self.router.renew_salts()
         present = {*self.router.serving, *self._waiting}
         targets = [name for name in self._servers if name in present]
         if targets:
@@ -225,7 +234,10 @@ class Fleet:
                 log.warning("%s did not take version %d: %s", life, version, failed[life])
                 self._leave(alive[life])
             reached = [alive[life] for life in served if life in alive]
-            self._version = version if served else self._version
+            if served:
+                self._version, self._incarnation = version, self._publishers
+                for server in self._servers.values():
+                    server.engine.incarnation = self._incarnation
             for server in reached:
                 if server.name in self._waiting:
                     self._serve(server)
@@ -234,6 +246,32 @@ class Fleet:
             self._release()
         for life in failed.keys() & alive.keys():
             await alive[life].retire(failed[life])
+
+    async def replace_publishers(self, incarnation: int) -> None:
+        """The trainer ranks are gone; others publish from now on, as `incarnation`.
+
+        What those before had begun is given up: engines that took part go on with what they serve,
+        old or new (tokens say which), and each gets what the next publication brings.
+        """
+        self._publishers = incarnation
+        if not self._publishing:
+            return
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for server in self._servers.values():
+                    if server.serves or server.name in self._waiting:
+                        tasks.create_task(self._resume(server), name=f"resume {server.name}")
+        finally:
+            self._release()
+
+    async def _resume(self, server: Server) -> None:
+        """Leave no engine paused by a publisher that is gone; one that does not answer ends."""
+        try:
+            async with asyncio.timeout(_RESUME_TIMEOUT_S):
+                await server.engine.resume()
+        except (EngineError, TimeoutError) as error:
+            self._leave(server)
+            await server.retire(f"it did not resume after a publication was given up: {error!r}")
 
     def _release(self) -> None:
         self._publishing = False
@@ -291,7 +329,7 @@ class Fleet:
 
     async def _updated(self, server: Server, info: EngineInfo) -> bool:
         """Give a server the current version; False if only a publication can."""
-        if not self._version and isinstance(server, LocalServer):
+        if not self._version and isinstance(server, OwnServer):
             await server.engine.name_version(0)  # as it started, with the model's own weights
             return True
         path = self._weights_file
@@ -328,45 +366,3 @@ class Fleet:
         if not self._left:
             raise ProcessDied(f"no engine is left after {limit} restarts each; the last: {died}")
         log.error("%s is retired after %d restarts (engine.max_restarts)", server.name, limit)
-
-
-def _salt(config: Config) -> Literal["by_version", "none"]:
-    """How the router salts prefix caches; engines without one ignore it."""
-    engine = config.own_engine
-    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
-    return "none" if shared else "by_version"
-
-
-def _check_seeds(servers: Iterable[Server]) -> None:
-    """Servers of one seed sample the same tokens for the members of a group.
-
-    Raises:
-        ConfigError: two were started with the same one.
-    """
-    seen: dict[int, Server] = {}
-    for server in servers:
-        if server.seed is None:
-            continue
-        other = seen.setdefault(server.seed, server)
-        if other is not server:
-            raise ConfigError(
-                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
-                f"each with a --seed of its own (both have {server.seed}), so that the members "
-                "of a group differ; or is it one server, named twice in engine.urls?"
-            )
-
-
-def _agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
-    """What all servers have in common.
-
-    Raises:
-        ConfigError: they serve different models.
-    """
-    first = next(iter(infos.values()))
-    for name, info in infos.items():
-        if (info.model, info.tokenizer_hash) != (first.model, first.tokenizer_hash):
-            raise ConfigError(
-                f"engines serve different models: {first.model}; {name}: {info.model}"
-            )
-    shortest = min(info.max_model_len for info in infos.values())
-    return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)

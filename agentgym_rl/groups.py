@@ -16,7 +16,7 @@ from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .loading import import_object
 from .task import Task
-from .trajectory import NOT_SAMPLED, Outcome, Trajectory
+from .trajectory import Outcome, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +98,7 @@ class FinishedGroups:
             TooManyErrors: more than a fifth of the last 64 episodes failed.
         """
         self.outcomes[trajectory.outcome.value] += 1
-        self._on_sampled(
-            sum(int((row.policy_versions != NOT_SAMPLED).sum()) for row in trajectory.rows)
-        )
+        self._on_sampled(trajectory.num_sampled)
         self._recent.append(trajectory)
         if not trajectory.outcome.failed:
             return

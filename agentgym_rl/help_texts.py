@@ -162,6 +162,29 @@ It has the phases of the trainer, and every episode of training with its turns
 (first to last token, policy versions): what waits for what, and which turns an
 update met. Times are the machine's monotonic clock, so all processes agree.
 """
+PLAN = """\
+What a run would do, before it is paid for: throughput, staleness, idle time;
+and what else to configure. The rollout, buffer and controller of `arl train`
+run in virtual time, around simulated engines, a trainer and episodes
+(docs/plan.md).
+
+  arl plan --run runs/NAME --cores 2 --rollout.max_staleness=4
+                 a run like that one, with another bound; it is measured first
+  arl plan --config my.toml --gpu H100 --parameters 7.6e9 --gpus 64 --plot p.png
+                 a model on 64 GPUs that nobody has measured, by data sheets
+
+Engines, slots, ranks, batches and bounds are those of the configuration
+(without --config that of --run), and its keys may follow. All else, how fast
+parts are and how long episodes, are rates: measured by --run, estimated by
+--gpu, or in a file, --rates, as --write-rates writes it. What the file says
+counts over --gpu.
+
+--cores N: engines, trainer and rollout share N processors, as they do on one
+machine without GPUs. Left out, none is ever short of one.
+--gpus N: N GPUs in all, and the search may split them otherwise between engines
+and trainer. It changes one thing at a time, and keeps what is 3 % faster. It
+does not know what staleness or a batch's size does to learning.
+"""
 DOCTOR = """\
 What of this machine works, and what to do where it does not.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .errors import StorageError
 from .trajectory import Trajectory
 
 COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
@@ -19,16 +21,34 @@ class MetricsFile:
     """`metrics.jsonl`: one object a step, flushed as it is written."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append a step; non-finite numbers are written as null (JSON has none)."""
-        self._file.write(_line(step, finite(metrics)))
-        self._file.flush()
+        """Append a step; non-finite numbers are written as null (JSON has none).
+
+        Raises:
+            StorageError: the disk is full, say.
+        """
+        try:
+            self._file.write(_line(step, finite(metrics)))
+            self._file.flush()
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
+
+    def rewind(self, steps: Sequence[Mapping[str, float | None]]) -> None:
+        """Hold just these steps, and go on after them."""
+        self.close()
+        try:
+            rewrite_metrics(self._path, steps)
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
+        self._file = self._path.open("a", encoding="utf-8")
 
     def close(self) -> None:
-        """Close the file; idempotent."""
-        self._file.close()
+        """Close the file; idempotent. What it had no room for is lost with it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:

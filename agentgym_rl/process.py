@@ -21,6 +21,8 @@ class ProcessSpec:
     """Added to the parent's environment."""
     health_url: str = ""
     """Answers 200 once the process is ready; empty: it reports readiness itself."""
+    silence_limit_s: float = 60.0
+    """Longest time that its health URL may not answer, once it has, while the process runs."""
     finite: bool = False
     """True: exit code 0 is success. False: any exit before it is asked to is an error."""
     restartable: bool = False

@@ -69,6 +69,7 @@ class Rollout:
                     who="rollout",
                     what="room under the staleness bound",
                     timeout_s=ADMISSION_TIMEOUT_S,
+                    on="trainer",
                 )
                 self._buffer.admit()
                 groups.create_task(self._play_group(index, task), name=f"group {index}")

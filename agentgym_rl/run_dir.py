@@ -39,9 +39,23 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
         except OSError as error:
             raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
         return folder, folder / MARK
-    raise ConfigError(
-        f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
-    )
+    raise ConfigError(_taken(config))
+
+
+def next_run_dir(config: Config, *, kind: str = "") -> Path:
+    """The folder that `create_run_dir` would take now.
+
+    Raises:
+        ConfigError: `config.run` holds a run already.
+    """
+    for folder in _candidates(config, kind):
+        if not (folder / MARK).exists():
+            return folder
+    raise ConfigError(_taken(config))
+
+
+def _taken(config: Config) -> str:
+    return f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
 
 
 def record_tasks(folder: Path, tasks: TaskSource) -> None:
@@ -70,8 +84,9 @@ def config_of(run: Path, said: str) -> Path:
 
 def release_if_unused(folder: Path) -> None:
     """Give up the claim on a folder whose run ended before its first step; its logs stay."""
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists() or not metrics.stat().st_size:
+    # A trainer that begins again cuts its metrics back, and never its phases.
+    files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
+    if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
             *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),

@@ -7,25 +7,28 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config, VllmEngineConfig
 from .engine import UNKNOWN_VERSION, Interrupt, version_label
 from .engines.client import HttpEngine
-from .engines.launch import engine_process
+from .engines.launch import engine_name, engine_process
 from .engines.vllm.build import check_interrupt, find_build
 from .engines.vllm.checks import check_server
 from .errors import EngineError, ProcessDied
-from .process import free_port
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.2
-HEARTBEAT_S = 1.0
-SILENCE_LIMIT_S = 5.0
+ASK_EVERY_S = 1.0
+ASK_TIMEOUT_S = 1.0
+ASK_AGAIN_S = 0.25
+SILENCE_LIMIT_S = 4.0
+"""With the above, one that falls silent is found out within 4.5 s."""
 REPORT_EVERY_S = 30.0
 
 
@@ -76,28 +79,35 @@ class Server(ABC):
         """A request failed there: look at it at once."""
 
 
-class LocalServer(Server):
-    """A child process on this machine."""
+class OwnServer(Server):
+    """A child process, on this machine or on a node of the cluster."""
 
     def __init__(
         self,
         config: Config,
         config_file: Path,
-        processes: LocalProcesses,
+        processes: Processes,
         *,
         index: int,
         incarnation: int,
     ) -> None:
-        port = free_port()
-        label = version_label(0, incarnation=incarnation)
-        self._spec = engine_process(config, config_file, index=index, port=port, label=label)
+        self._describe = partial(
+            engine_process,
+            config,
+            config_file,
+            index=index,
+            label=version_label(0, incarnation=incarnation),
+        )
         self._processes = processes
         self._timeout_s = config.own_engine.start_timeout_s
-        url = f"http://127.0.0.1:{port}"
-        super().__init__(self._spec.name, url, _client(config, url, incarnation))
+        super().__init__(engine_name(index), "", _client(config, "", incarnation))
 
     async def start(self) -> None:
-        await self._processes.start(self._spec)
+        host, port = await self._processes.address(self.name)
+        spec = self._describe(host=host, port=port)
+        await self._processes.start(spec)
+        self.url = spec.health_url.removesuffix("/health")
+        await self.engine.move(self.url)
 
     async def ready(self) -> None:
         await self._processes.ready(self.name, timeout_s=self._timeout_s)
@@ -108,7 +118,8 @@ class LocalServer(Server):
         return died
 
     async def restart(self) -> None:
-        await self._processes.restart(self.name)
+        await self._processes.end(self.name)
+        await self.start()
 
     async def retire(self, why: str) -> None:
         log.warning("ending %s: %s", self.name, why)
@@ -158,19 +169,21 @@ class AttachedServer(Server):
         check_interrupt(self._interrupt, has_spans=self.engine.has_spans, where=self.url)
 
     async def ended(self) -> Exception:
-        answered = time.monotonic()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+        silent_s, asked = 0.0, time.monotonic()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(ASK_TIMEOUT_S)) as http:
             while not self._untrusted:
                 problem = await self._problem(http)
-                now = time.monotonic()
+                # What this process itself has slept through says nothing of the server.
+                passed = min(time.monotonic() - asked, 2 * (ASK_EVERY_S + ASK_TIMEOUT_S))
+                silent_s = silent_s + passed if problem else 0.0
+                asked = time.monotonic()
                 if not problem:
-                    answered = now
                     await self._notice_restart()
-                elif now - answered > SILENCE_LIMIT_S:
-                    return ProcessDied(f"{problem}, for {now - answered:.0f} s")
+                elif silent_s > SILENCE_LIMIT_S:
+                    return ProcessDied(f"{problem}, for {silent_s:.0f} s")
                 self._look.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S):
+                    async with asyncio.timeout(ASK_AGAIN_S if problem else ASK_EVERY_S):
                         await self._look.wait()
         return ProcessDied(f"{self.url}: {self._untrusted}")
 
@@ -204,7 +217,7 @@ class AttachedServer(Server):
 def make_servers(
     config: Config,
     config_file: Path,
-    processes: LocalProcesses,
+    processes: Processes,
     *,
     model_dir: Path,
     incarnation: int = 0,
@@ -224,7 +237,7 @@ def make_servers(
             for index, url in enumerate(engine.urls)
         ]
     return [
-        LocalServer(config, config_file, processes, index=index, incarnation=incarnation)
+        OwnServer(config, config_file, processes, index=index, incarnation=incarnation)
         for index in range(first_index, first_index + engine.num_servers)
     ]
 

@@ -19,26 +19,26 @@ from typing import ClassVar
 
 from .asgi import serving
 from .buffer import Buffer
+from .children import children, cluster_of
 from .cluster.forking import Forks, ForkServer
-from .cluster.local import LocalProcesses
+from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
+from .controller_api import ControllerApi
 from .episode_log import EpisodeLog
-from .errors import ProcessDied
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
 from .fleet import Fleet
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
-from .process import free_port
 from .recovery import Recovered
 from .resumed import begin, check_unfinished, held, rewrite_config
 from .run_dir import create_run_dir, file_name, release_if_unused
 from .timeline import PhasesFile
 from .tracking import open_trackers
-from .trainer.launch import trainer_processes
 from .trainer.retention import Retention, prune
+from .trainer_group import TrainerGroup
 from .training_result import TrainResult
 from .training_summary import Played, summarize_training
 from .warmup import warmed_up
@@ -64,6 +64,7 @@ async def training(
         ConfigError: the folder is another run's, or holds nothing to go on with.
     """
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster_of(config))
         if resume is None:
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
@@ -81,7 +82,7 @@ async def training(
             config_file = rewrite_config(run_dir, config)
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
-        weights_dir = stack.enter_context(_weights_folder(config, model_dir, weights_name))
+        weights_dir = stack.enter_context(_weights_folder(config, model_dir, run_dir, weights_name))
         episodes = EpisodeLog(run_dir / "episodes.db")
         stack.callback(episodes.close)
         recovered = begin(config, run_dir, episodes)
@@ -110,9 +111,7 @@ async def training(
             on_end=on_evaluated,
         )
         processes = await stack.enter_async_context(
-            LocalProcesses(
-                run_dir / "logs", stop_timeout_s=config.cluster.stop_timeout_s, forks=forks
-            )
+            children(config, run_dir, weights_dir, forks=forks)
         )
         fleet = Fleet(
             config,
@@ -143,13 +142,25 @@ async def training(
             evaluations=evaluations,
         )
         evaluations.recover()
+        trainer = TrainerGroup(
+            config,
+            config_file,
+            run_dir,
+            weights_dir,
+            processes,
+            controller,
+            fleet,
+            episodes,
+            evaluations,
+            recovered,
+        )
         yield kind(
             config,
             run_dir,
             config_file,
-            weights_dir,
             processes,
             fleet,
+            trainer,
             controller,
             episodes,
             progress,
@@ -158,14 +169,16 @@ async def training(
         )
 
 
-def _weights_folder(config: Config, model_dir: Path, name: str) -> WeightsFolder:
-    """Room for the versions that are kept, and for the one that is being written."""
+def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -> WeightsFolder:
+    """Room for the versions that are kept, and for the one that is being written: in memory, or
+    where every node of a cluster sees it."""
+    root = run_dir if config.cluster.type == "ray" else None
     keep = config.weights.keep_versions
     versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
     return WeightsFolder(
         name,
         need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
-        root=Path(config.weights.folder) if config.weights.folder else None,
+        root=Path(config.weights.folder) if config.weights.folder else root,
     )
 
 
@@ -181,9 +194,9 @@ class TrainingRun(ABC):
     config: Config
     run_dir: Path
     config_file: Path
-    weights_dir: Path
-    processes: LocalProcesses
+    processes: Processes
     fleet: Fleet
+    trainer: TrainerGroup
     controller: Controller
     episodes: EpisodeLog
     progress: Progress
@@ -204,15 +217,14 @@ class TrainingRun(ABC):
         start = time.monotonic()
         self.progress.phase("starting engines and trainer")
         async with (
-            serving(self.controller, host="127.0.0.1", port=0) as controller_url,
+            serving(self._api(), host=self.processes.host, port=0) as controller_url,
             self.fleet.running(),
         ):
-            await self._start_trainer(controller_url)
+            await self.trainer.start(controller_url)
             async with self._ending(), asyncio.TaskGroup() as tasks:
                 watches = [
-                    tasks.create_task(self.processes.watch(), name="watch processes"),
                     tasks.create_task(self.controller.watch(), name="watch controller"),
-                    tasks.create_task(self._watch_trainer(), name="watch trainer"),
+                    tasks.create_task(self.trainer.watch(), name="watch trainer"),
                 ]
                 played = await self.play()
                 await self._finish()
@@ -227,8 +239,12 @@ class TrainingRun(ABC):
             self.evaluations.records.read(),
             played,
             title=self.title,
+            trainer_restarts=self.trainer.restarts,
             duration_s=time.monotonic() - start,
         )
+
+    def _api(self) -> ControllerApi:
+        return ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
@@ -238,63 +254,29 @@ class TrainingRun(ABC):
         finally:
             self.controller.close()
 
-    async def _start_trainer(self, controller_url: str) -> None:
-        for spec in trainer_processes(
-            self.config,
-            self.config_file,
-            run_dir=self.run_dir,
-            weights_dir=self.weights_dir,
-            controller_url=controller_url,
-            rendezvous=f"tcp://127.0.0.1:{free_port()}",
-            token=self.controller.token,
-            incarnation=self.recovered.incarnation,
-            resume=self.recovered.checkpoint,
-        ):
-            await self.processes.start(spec)
-
-    async def _watch_trainer(self) -> None:
-        """A trainer that ends well must have trained every batch."""
-        await self.processes.finished.wait()
-        if self.controller.version < self.config.steps:
-            raise ProcessDied(
-                f"the trainer ended after {self.controller.version} of {self.config.steps} "
-                f"batches; see {self.processes.log_path('trainer-0')}"
-            )
-
     async def wait_trainer(self) -> None:
         """Until every rank has loaded the model, and training begins."""
-        await self.controller.changes.wait_for(
-            lambda: len(self.controller.ready_ranks) == self.config.trainer.num_ranks,
-            who="arl train",
-            what="the trainer to load its model",
-            timeout_s=self.config.trainer.start_timeout_s,
-        )
-        await self.episodes.ready()
+        await self.trainer.ready()
 
     async def wait_trained(self) -> None:
         """Until every batch is trained."""
         # The trainer's own deadline for a batch comes first; the rest is for the step itself.
         timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
-        for version in range(1, self.config.steps + 1):
-            await self.controller.changes.wait_for(
-                lambda version=version: self.controller.version >= version,
+        controller = self.controller
+        while controller.version < self.config.steps:
+            seen = controller.num_reports
+            await controller.changes.wait_for(
+                lambda seen=seen: controller.num_reports > seen,
                 who="arl train",
-                what=f"policy version {version}",
+                what=f"policy version {controller.version + 1}",
                 timeout_s=timeout_s,
+                on="trainer",
             )
 
     async def _finish(self) -> None:
         """Wait for what the trainer still writes; it may stay no longer."""
         self.controller.close()
         self.progress.phase("writing checkpoint and export")
-        limit_s = self.config.trainer.finish_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                await self.processes.finished.wait()
-        except TimeoutError:
-            raise TimeoutError(
-                f"the trainer did not finish its checkpoint and export in {limit_s:g} s "
-                "(trainer.finish_timeout_s)"
-            ) from None
+        await self.trainer.finish()
         # As evaluated since the last one was written.
         prune(self.run_dir / "checkpoints", Retention.of(self.config.trainer))

@@ -47,6 +47,8 @@ class TrainResult:
     in the rewards."""
     engines: Mapping[str, int]
     """What happened to engines and turns: restarts, and the router's counters."""
+    trainer_restarts: int
+    """Times lost ranks were started again, since the run began or was resumed."""
     duration_s: float
     run: str
     episodes: int

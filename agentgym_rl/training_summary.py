@@ -40,6 +40,7 @@ def summarize_training(
     played: Played,
     *,
     title: str,
+    trainer_restarts: int,
     duration_s: float,
 ) -> TrainResult:
     """The result of a run that has ended well; draws `reward.png` (called `title`) if asked to.
@@ -71,6 +72,7 @@ def summarize_training(
         envs=rewards_by_env(before, after),
         outcomes=dict(played.finished.outcomes),
         eval_outcomes=_outcomes(before, after),
+        trainer_restarts=trainer_restarts,
         engines={"restarts": fleet.restarts, **fleet.router.counters},
         duration_s=duration_s,
         run=shown(run_dir),

@@ -87,7 +87,7 @@ class Row:
 
     @property
     def num_trained(self) -> int:
-        return int(self.loss_mask.sum())
+        return int(np.count_nonzero(self.loss_mask))
 
     def head(self, num_tokens: int) -> Row:
         """The first tokens of it."""
@@ -108,8 +108,12 @@ _ROW_DTYPES: dict[str, Any] = {
 
 def pack_row(row: Row) -> dict[str, Any]:
     """A row as raw little-endian blocks and its lineage, ready for msgpack."""
-    blocks = {n: getattr(row, n).astype(dtype).tobytes() for n, dtype in _ROW_DTYPES.items()}
-    return {**blocks, "lineage": row.lineage}
+    blocks: dict[str, Any] = {
+        name: getattr(row, name).astype(dtype, copy=False).tobytes()
+        for name, dtype in _ROW_DTYPES.items()
+    }
+    blocks["lineage"] = row.lineage
+    return blocks
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
@@ -196,6 +200,16 @@ class Trajectory:
         return sum(row.num_trained for row in self.rows)
 
     @property
+    def num_sampled(self) -> int:
+        return sum(int(np.count_nonzero(r.policy_versions != NOT_SAMPLED)) for r in self.rows)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Lowest policy version among trained tokens; None if none trains."""
+        found = [row.policy_versions[row.loss_mask] for row in self.rows]
+        return min((int(versions.min()) for versions in found if len(versions)), default=None)
+
+    @property
     def trained_versions(self) -> list[int]:
         """Distinct policy versions of the trained tokens, ascending; empty if none trains."""
         versions = [row.policy_versions[row.loss_mask] for row in self.rows]
@@ -203,25 +217,30 @@ class Trajectory:
 
     def pack(self) -> bytes:
         """Bytes for the durable log and the wire (msgpack)."""
-        return msgspec.msgpack.encode(
-            {
-                "episode_id": self.episode_id,
-                "group_id": self.group_id,
-                "task_id": self.task_id,
-                "outcome": self.outcome.value,
-                "reward": float(self.reward),  # environments like to return numpy scalars
-                "num_turns": self.num_turns,
-                "metrics": {name: float(value) for name, value in self.metrics.items()},
-                "messages": _encodable([*self.messages]),
-                "tools": _encodable([*self.tools]),
-                "error": _encodable(self.error),
-                "env_id": self.env_id,
-                "actions_json": self.actions_json,
-                "answers": self.answers,
-                "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
-                "rows": [pack_row(row) for row in self.rows],
-            }
-        )
+        record: dict[str, Any] = {
+            "episode_id": self.episode_id,
+            "group_id": self.group_id,
+            "task_id": self.task_id,
+            "outcome": self.outcome.value,
+            "reward": float(self.reward),  # environments like to return numpy scalars
+            "num_turns": self.num_turns,
+            "metrics": {name: float(value) for name, value in self.metrics.items()},
+            "messages": self.messages,
+            "tools": self.tools,
+            "error": self.error,
+            "env_id": self.env_id,
+            "actions_json": self.actions_json,
+            "answers": self.answers,
+            "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
+            "rows": [pack_row(row) for row in self.rows],
+        }
+        try:
+            return msgspec.msgpack.encode(record)
+        except (UnicodeEncodeError, TypeError):  # seldom: what agents write is nearly always plain
+            record["messages"] = _encodable([*self.messages])
+            record["tools"] = _encodable([*self.tools])
+            record["error"] = _encodable(self.error)
+            return msgspec.msgpack.encode(record)
 
     @classmethod
     def unpack(cls, data: bytes) -> Trajectory:
@@ -254,7 +273,7 @@ UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError
 
 
 def _encodable(value: Any) -> Any:
-    """JSON without lone surrogates: models do write them, UTF-8 has none."""
+    """Plain JSON without lone surrogates: models do write them, UTF-8 has none."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):

@@ -1,15 +1,74 @@
-"""Waiting with an owner and a deadline: nobody waits in silence, nobody waits for ever."""
+"""Waiting with an owner and a deadline: nobody waits in silence, nobody waits for ever.
+
+Every wait says who waits for what, and on whom that depends. So whoever has waited too long can say
+the whole chain: "rollout waits for room under the staleness bound since 90 s <- trainer rank 0
+waits for batch 7 since 88 s <- turns wait for tokens of engine-1 since 85 s".
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """Somebody waits for something, since a moment of `time.monotonic`."""
+
+    who: str
+    what: str
+    since_s: float
+    on: str = ""
+    """Whose waiting this one depends on: the beginning of their `who`."""
+
+    def __str__(self) -> str:
+        verb = "wait" if self.who.endswith("s") else "waits"
+        return f"{self.who} {verb} for {self.what} since {time.monotonic() - self.since_s:.0f} s"
+
+
+_waits: dict[Wait, None] = {}
+"""All of this process, in the order in which they began."""
+_watched: list[Callable[[], Sequence[Wait]]] = []
+"""Who knows of more, when asked."""
+
+
+@contextlib.contextmanager
+def watched(waits: Callable[[], Sequence[Wait]]) -> Iterator[None]:
+    """`waits` is asked, meanwhile, for waits that nobody stands in with `Changes.wait_for`."""
+    _watched.append(waits)
+    try:
+        yield
+    finally:
+        _watched.remove(waits)
+
+
+def chain(wait: Wait) -> list[Wait]:
+    """A wait, and what it depends on, link by link; where several are possible, the oldest. One
+    that is in it twice closes a circle: nothing will ever come of it."""
+    links = [wait]
+    while links[-1].on:
+        known = [*_waits, *(found for source in _watched for found in source())]
+        causes = [w for w in known if w.who.startswith(links[-1].on) and w is not links[-1]]
+        if not causes:
+            break
+        cause = min(causes, key=lambda w: w.since_s)
+        is_circle = any((cause.who, cause.what) == (w.who, w.what) for w in links)
+        links.append(cause)
+        if is_circle:
+            break
+    return links
+
+
+def _told(wait: Wait) -> str:
+    return " <- ".join(map(str, chain(wait)))
 
 
 class Changes:
@@ -27,20 +86,44 @@ class Changes:
         self._event = asyncio.Event()
 
     async def wait_for(
-        self, condition: Callable[[], bool], *, who: str, what: str, timeout_s: float
+        self,
+        condition: Callable[[], bool],
+        *,
+        who: str,
+        what: str,
+        timeout_s: float,
+        on: str = "",
     ) -> None:
-        """Return once `condition()` holds; says every 30 s who waits for what.
+        """Return once `condition()` holds; says every 30 s who waits for what, and on whom that
+        depends (`Wait.on`).
 
         Raises:
-            TimeoutError: `timeout_s` passed; names who waited for what.
+            TimeoutError: `timeout_s` passed; names who waited for what, and the chain.
         """
-        start = time.monotonic()
-        while not condition():
-            waited = time.monotonic() - start
-            if waited >= timeout_s:
-                raise TimeoutError(f"{who} waited {waited:.0f} s for {what}")
-            try:
-                async with asyncio.timeout(min(REPORT_EVERY_S, timeout_s - waited)):
-                    await self._event.wait()
-            except TimeoutError:
-                log.info("%s has waited %.0f s for %s", who, time.monotonic() - start, what)
+        if condition():
+            return
+        clock = asyncio.get_running_loop().time  # a simulation's is virtual
+        start = clock()
+        deadline = start + timeout_s
+        wait = Wait(who, what, time.monotonic(), on)
+        _waits[wait] = None
+        try:
+            while not condition():
+                now = clock()
+                if now >= deadline:
+                    raise TimeoutError(
+                        f"{who} waited {now - start:.0f} s for {what}{_because(wait)}"
+                    )
+                try:
+                    async with asyncio.timeout_at(min(now + REPORT_EVERY_S, deadline)):
+                        await self._event.wait()
+                except TimeoutError:
+                    if clock() < deadline:
+                        log.info("%s", _told(wait))
+        finally:
+            del _waits[wait]
+
+
+def _because(wait: Wait) -> str:
+    links = chain(wait)[1:]
+    return f": {' <- '.join(map(str, links))}" if links else ""

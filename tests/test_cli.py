@@ -17,12 +17,12 @@ from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
-    "train": f"{RUNS} --resume --steps --init --preset",
+    "train": f"{RUNS} --resume --steps --init --preset --cluster --address --dry-run",
     "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
-    "--incarnation --resume",
+    "--incarnation --resume --served",
     "warm-up": "--config --model --seed --run --rank --rendezvous",
     "bench": "--json",
     "audit": "--json --threshold --all",
@@ -32,6 +32,8 @@ FLAGS = {
     "export": "--json --sft --model --out --min-reward --split --format",
     "reverify": "--json --write",
     "timeline": "--json --out",
+    "plan": "--json --config --model --seed --engine --steps --run --rates --gpu --parameters "
+    "--gpus --cores --no-search --plot --write-rates",
     "doctor": "--json --config --sandbox",
 }
 
@@ -114,7 +116,7 @@ def test_no_command_shows_the_help(arl):
         ("train --env math --env.id=math", "give one of them"),
         ("engine --json", "unknown argument '--json'"),
         ("engine --backend=vlm", "allowed: 'embedded', 'vllm'"),
-        ("bench nothing", "known: code, crash, engine"),
+        ("bench nothing", "known: code, controller, crash"),
         ("train --env=mth", "arl list"),
         ("train --engine=openai", "works with `arl eval` alone"),
         ("engine --backend=openai", "works with `arl eval` alone"),

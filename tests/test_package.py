@@ -17,7 +17,7 @@ from agentgym_rl import registry
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentgym_rl"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-HEAVY = ("torch", "transformers", "openai", "litellm", "vllm", "ray", "matplotlib")
+HEAVY = ("pydantic", "torch", "transformers", "openai", "litellm", "vllm", "ray", "matplotlib")
 START_LIMIT_S = 0.5
 
 POINTS = {

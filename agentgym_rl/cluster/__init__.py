@@ -1,1 +1,1 @@
-"""Who runs where. So far: `local`, every process on this machine."""
+"""Who runs where: `local` on this machine, `ray` on the nodes of a cluster, `slurm` starts that."""

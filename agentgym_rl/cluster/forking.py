@@ -49,6 +49,8 @@ class ForkServer:
 
     def __init__(self, modules: Sequence[str], *, environment: Mapping[str, str]) -> None:
         self.modules = modules
+        self.ids = count()
+        """Of requests, so that what is heard of one is taken for no other one."""
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -96,7 +98,6 @@ class Forks:
     def __init__(self, server: ForkServer) -> None:
         self._server = server
         self._socket = server.socket
-        self._ids = count()
         self._answers: dict[int, asyncio.Future[ForkedProcess | str]] = {}
         self._forked: dict[int, ForkedProcess] = {}
         self._has_ended = False
@@ -117,7 +118,7 @@ class Forks:
         """
         assert list(argv[:2]) == [sys.executable, "-m"], argv
         request = Request(
-            id=next(self._ids),
+            id=next(self._server.ids),
             module=argv[2],
             arguments=argv[3:],
             environment=environment,
@@ -164,7 +165,8 @@ class Forks:
         self, id: int, *, pid: int | None = None, code: int | None = None, refused: str = ""
     ) -> None:
         if code is not None:
-            self._forked.pop(id).end(code)
+            if id in self._forked:  # and not asked for by somebody before, on the same server
+                self._forked.pop(id).end(code)
             return
         if pid is not None:
             self._forked[id] = ForkedProcess(pid)

@@ -23,16 +23,17 @@ from typing import IO
 import aiohttp
 
 from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.process import ProcessSpec, free_port
 
 from .forking import ForkedProcess, Forks
 from .parent import die_with_parent
+from .vital import Vital, state
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-HEARTBEAT_S = 1.0
-SILENCE_LIMIT_S = 15.0
+ASK_EVERY_S = 1.0
+ASK_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 15
 _CAUSE = re.compile(
@@ -72,6 +73,14 @@ class LocalProcesses:
         await self.stop()
         await self._files.aclose()
 
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
+
+    async def address(self, name: str) -> tuple[str, int]:
+        """Loopback, whoever it is for, and a port of it that is free now."""
+        return self.host, free_port(self.host)
+
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
@@ -95,13 +104,23 @@ class LocalProcesses:
         self._log_starts[spec.name] = log_start
         self._ready.discard(spec.name)
 
-    async def restart(self, name: str) -> None:
-        """Kill what is left of a child and its own children, and start it again."""
-        spec, process = self._children[name]
+    async def end(self, name: str) -> None:
+        """Kill what is left of a child and its own children, and wait until it is gone.
+
+        Raises:
+            ProcessDied: even the kernel does not get rid of it.
+        """
+        process = self._children[name][1]
         await self.kill(name)
-        async with asyncio.timeout(KILL_TIMEOUT_S):
-            await process.wait()
-        await self.start(spec)
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            raise ProcessDied(
+                f"{name} (pid {process.pid}) was killed and is still there after "
+                f"{KILL_TIMEOUT_S:g} s (state {state(process.pid) or 'unknown'}): it waits for a "
+                "disk or a device that does not answer"
+            ) from None
 
     async def kill(self, name: str) -> None:
         """SIGKILL a child and its own children."""
@@ -123,10 +142,13 @@ class LocalProcesses:
         """
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+        vital = Vital(process.pid)
+        async with _asking() as http:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
                     raise self._died(name)
+                if frozen := vital.frozen():
+                    raise self._frozen(name, frozen)
                 if await _answers(http, spec.health_url):
                     self._ready.add(name)
                     return
@@ -161,30 +183,42 @@ class LocalProcesses:
             raise died
 
     async def ended(self, name: str) -> ProcessDied | None:
-        """Wait until a child ends or, once it was ready, stops answering its health URL.
+        """Wait until a child ends, is frozen or, once it was ready, hangs: its health URL has not
+        answered for `ProcessSpec.silence_limit_s` though it runs. One that is slow does none of it.
 
         Returns what happened, or None for a finite child that ended well.
         """
         spec, process = self._children[name]
-        answered = asked = time.monotonic()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+        vital, silent_s, asked = Vital(process.pid), 0.0, time.monotonic()
+        async with _asking() as http:
             while process.returncode is None:
-                now = time.monotonic()
-                if name not in self._ready:
-                    answered = now
-                elif now - asked > HEARTBEAT_S:
-                    asked = now
-                    answered = now if await _answers(http, spec.health_url) else answered
-                    if now - answered > SILENCE_LIMIT_S:
-                        return self._silent(name)
                 await asyncio.sleep(POLL_S)
+                if frozen := vital.frozen():
+                    return self._frozen(name, frozen)
+                now = time.monotonic()
+                if name in self._ready and now - asked >= ASK_EVERY_S and vital.runs:
+                    answered = await _answers(http, spec.health_url)
+                    # What this process itself has slept through says nothing of the other one.
+                    passed = min(time.monotonic() - asked, 2 * (ASK_EVERY_S + ASK_TIMEOUT_S))
+                    silent_s = 0.0 if answered else silent_s + passed
+                    asked = time.monotonic()
+                    if silent_s > spec.silence_limit_s:
+                        return self._hangs(name, silent_s)
         return None if spec.finite and process.returncode == 0 else self._died(name)
 
-    def _silent(self, name: str) -> ProcessDied:
+    def _hangs(self, name: str, silent_s: float) -> ProcessDied:
         spec = self._children[name][0]
         return ProcessDied(
-            f"{name} (pid {self.pid(name)}) is alive but has not answered {spec.health_url} for "
-            f"{SILENCE_LIMIT_S:g} s; the end of {self.log_path(name)}:\n{self._tail(name)}"
+            f"{name} (pid {self.pid(name)}) runs, and has not answered {spec.health_url} for "
+            f"{silent_s:.0f} s (limit {spec.silence_limit_s:g} s); the end of "
+            f"{self.log_path(name)}:\n{self._tail(name)}"
+        )
+
+    def _frozen(self, name: str, pid: int) -> ProcessDied:
+        below = "" if pid == self.pid(name) else f", or rather its child {pid},"
+        return ProcessDied(
+            f"{name} (pid {self.pid(name)}){below} is frozen: somebody has stopped it (SIGSTOP), "
+            f"and it does not run; the end of {self.log_path(name)}:\n{self._tail(name)}"
         )
 
     async def stop(self) -> None:
@@ -223,6 +257,10 @@ class LocalProcesses:
         if causes:
             tail = [f"the first error in it: {causes[0].strip()}", "...", *tail]
         return "\n".join(f"    {line}" for line in tail) or "    (empty)"
+
+
+def _asking() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_TIMEOUT_S))
 
 
 def _signal_group(process: Process | ForkedProcess, number: signal.Signals) -> None:

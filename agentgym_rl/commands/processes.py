@@ -75,6 +75,7 @@ def trainer(args: Namespace) -> int:
         rendezvous=args.rendezvous,
         incarnation=args.incarnation,
         resume=args.resume,
+        served=args.served,
     )
     return 0
 

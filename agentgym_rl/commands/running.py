@@ -90,6 +90,10 @@ def _folder(args: Namespace) -> Path | None:
 def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
     """Train by what `kind` imports, which takes its time: the fork server does so meanwhile."""
     config = load_configuration(args)
+    if config.cluster.type == "slurm" or args.dry_run:
+        from .launching import show_or_submit
+
+        return show_or_submit(args, config, resume=_folder(args))
     from agentgym_rl.forks import fork_server
 
     with fork_server(config) as server:

@@ -56,6 +56,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_GPU_KEYS = "trainer.gpus and engine.gpus"
+
+
 class Config(Section):
     """A whole run."""
 
@@ -133,6 +136,8 @@ class Config(Section):
                 "trainer.attention 'varlen' computes in bfloat16: it needs engine.dtype 'bfloat16'"
             )
         self._check_evaluations()
+        if self.cluster.type != "local":
+            self._check_cluster()
         algo = self.algo
         in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
         if self.rollout.group_size == 1 and in_group:
@@ -147,6 +152,23 @@ class Config(Section):
                 f"critic: algo.baseline is {algo.baseline!r}; leave it out, or use baseline critic"
             )
         return self
+
+    def _check_cluster(self) -> None:
+        """Not everything of one machine can be had on several."""
+        where = f"cluster.type {self.cluster.type!r}"
+        if self.init.method != "none":
+            raise ValueError(
+                f"{where} has no warm-up (init.method {self.init.method!r}): make it on one "
+                "machine, and train its RUN/init/model (--model)"
+            )
+        vllm_gpus = isinstance(self.engine, VllmEngineConfig) and self.engine.gpus
+        if self.trainer.gpus or vllm_gpus:
+            raise ValueError(f"{where}: GPUs are given out there; leave out {_GPU_KEYS}")
+        if self.weights.transport == "ipc":
+            raise ValueError(
+                f"weights.transport 'ipc' needs engines on the trainer's own devices, and {where} "
+                "keeps them apart; use nccl or gloo"
+            )
 
     def _check_evaluations(self) -> None:
         """Evaluations on schedule have an engine of their own, which reads weights as files."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -10,8 +10,25 @@ from .section import Section
 
 
 class ClusterConfig(Section):
-    """Where the processes run: on this machine, as children of `arl train`."""
+    """Where the processes run."""
 
+    type: Literal["local", "ray", "slurm"] = "local"
+    """`local`: on this machine, as children of `arl train`. `ray`: engines and trainer ranks on the
+    nodes of a Ray cluster. `slurm`: as a job that starts Ray on the nodes it gets, and runs the
+    same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
+    address: str = "auto"
+    """Of the Ray cluster, HOST:PORT; `auto`: the one that this machine is a node of."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that Ray has to have before the run begins; nodes of the Slurm job."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for that many nodes, for room on them, and for a process of Ray's to start."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray's runtime environment of the processes: `env_vars` for all of them, `py_modules` with the
+    wheel of this package where nodes do not have it."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """GPUs to ask of Slurm on each node."""
+    sbatch: tuple[str, ...] = ()
+    """More options of sbatch, as in ["--partition=gpu", "--time=8:00:00"]."""
     allocation: str = ""
     """How many of each, in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each and
     eight trainer ranks. Sets engine.type, engine.num_servers, engine.tensor_parallel_size and

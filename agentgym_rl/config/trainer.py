@@ -74,6 +74,11 @@ class TrainerConfig(Section):
     """A metric of the checkpoint's last batch, or one of `eval/…` of its evaluation
     (docs/metrics.md): the largest is best, or with a - before its name the smallest. With
     `eval/…` every version that is evaluated on schedule is saved, too."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Times the ranks are started again, from the newest checkpoint and within the run, when one
+    of them is lost; then the run stops."""
+    stall_timeout_s: float = Field(default=900.0, gt=0)
+    """Longest time that the ranks may ask for and report nothing: then they hang."""
     start_timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for the trainer to load its model."""
     batch_timeout_s: float = Field(default=600.0, gt=0)

@@ -50,7 +50,7 @@ class HttpEngine(Engine):
         send_seed: False: sampling seeds are not sent (one kills vLLM's CPU build).
         polls_staging: Weights are staged after `/update_weights` has been answered, as our vLLM
             plugin does, and have to be waited for.
-        incarnation: First part of the version labels it gives.
+        incarnation: First part of the version labels it gives; may be set anew.
     """
 
     def __init__(
@@ -71,10 +71,16 @@ class HttpEngine(Engine):
         self.has_spans = has_spans
         self._send_seed = send_seed
         self._polls_staging = polls_staging
-        self._incarnation = incarnation
+        self.incarnation = incarnation
 
     def __repr__(self) -> str:
         return f"HttpEngine({self.url})"
+
+    async def move(self, url: str) -> None:
+        """The engine is behind this URL from now on; what was asked of the one before fails."""
+        await self._connection.close()
+        self._connection = Connection(url)
+        self.url = self._connection.url
 
     async def generate(
         self,
@@ -136,7 +142,7 @@ class HttpEngine(Engine):
             WeightsError: the engine refused the weights, or was not done with them in time.
             EngineError: the engine could not be reached or failed. It has been asked to resume.
         """
-        label = version_label(version, incarnation=self._incarnation)
+        label = version_label(version, incarnation=self.incarnation)
         info = {"path": path}
         await self._weights("/init_weight_transfer_engine", {"init_info": {}})
         await self._start_update(info)
@@ -160,7 +166,7 @@ class HttpEngine(Engine):
         """
         if not self.has_spans:
             return
-        label = version_label(version, incarnation=self._incarnation)
+        label = version_label(version, incarnation=self.incarnation)
         await self._call("POST", "/update_weight_version", {"new_version": label})
 
     async def info(self) -> EngineInfo:

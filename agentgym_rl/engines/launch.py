@@ -16,21 +16,25 @@ _IMPORTS = (
     "agentgym_rl.cli",
 )
 
+_SILENCE_LIMIT_S = 15.0
+"""At least: on a busy machine an event loop comes late."""
+
 
 def engine_process(
-    config: Config, config_file: Path, *, index: int, port: int, label: str
+    config: Config, config_file: Path, *, index: int, label: str, host: str, port: int | str
 ) -> ProcessSpec:
-    """Server `index` on loopback; an embedded one serves its model as policy version `label`.
+    """Server `index`, behind that address; an embedded one serves its model as version `label`.
 
     `arl engine` becomes the vLLM server, so its process is the server's own.
     """
     threads = str(config.own_engine.num_threads)
     return ProcessSpec(
-        name=f"engine-{index}",
+        name=engine_name(index),
         argv=[
             *(sys.executable, "-m", "agentgym_rl", "engine"),
             *("--config", str(config_file)),
             *("--index", str(index)),
+            *("--host", host),
             *("--port", str(port)),
             *("--weight-version", label),
         ],
@@ -39,10 +43,16 @@ def engine_process(
             "MKL_NUM_THREADS": threads,
             "ARL_DIE_WITH_PARENT": "1",
         },
-        health_url=f"http://127.0.0.1:{port}/health",
+        health_url=f"http://{host}:{port}/health",
+        silence_limit_s=max(_SILENCE_LIMIT_S, config.own_engine.stall_timeout_s),
         restartable=True,
         imports=engine_imports(config),
     )
+
+
+def engine_name(index: int) -> str:
+    """Of the server's process, its log and its lives."""
+    return f"engine-{index}"
 
 
 def engine_imports(config: Config) -> tuple[str, ...]:

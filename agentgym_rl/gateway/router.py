@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
 from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.errors import ConfigError, EngineError
+from agentgym_rl.waiting import Wait
 
 from .replicas import SHUNNED_S, Replica, Replicas
 from .segment import PendingTurn, Segment, joined
@@ -81,6 +83,15 @@ class Router(Sampler):
         """By name, how long a replica that was asked for tokens has sent none; 0 if it has."""
         return self._replicas.silent_s
 
+    def waits(self) -> list[Wait]:
+        """Turns that wait for an engine in service, one for each such engine."""
+        now = time.monotonic()
+        return [
+            Wait("turns", f"tokens of {name}", now - silent_s, name)
+            for name, silent_s in self.silent_s.items()
+            if silent_s > 0
+        ]
+
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
 
@@ -126,6 +137,11 @@ class Router(Sampler):
             )
         self._updating_to = None
         self._replicas.end_update(version, names)
+
+    def renew_salts(self) -> None:
+        """What is cached from here on is shared with nothing before: versions that were published
+        may come again, with other weights."""
+        self._run = secrets.token_hex(4)
 
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.
@@ -258,6 +274,7 @@ class Router(Sampler):
                 who=f"request {turn.request_id}",
                 what=f"an engine that takes requests (in service: {self.serving or 'none'})",
                 timeout_s=self._wait_s,
+                on="engine",
             )
         except TimeoutError as error:
             raise EngineError(str(error)) from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.errors import ConfigError, StorageError
 
 NAME = "phases.jsonl"
 
@@ -30,21 +31,30 @@ class PhasesFile:
     """Written as the run goes, flushed after every step; a run that goes on appends."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / NAME).open("a+", encoding="utf-8")
+        self._path = folder / NAME
+        self._file = self._path.open("a+", encoding="utf-8")
         self._file.seek(0)
         text = self._file.read()
         if not text.endswith("\n"):  # a crash cut the last line short
             self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
 
     def write(self, found: StepPhases) -> None:
-        """Append those of a step."""
+        """Append those of a step.
+
+        Raises:
+            StorageError: the disk is full, say.
+        """
         line = {"step": found.step, "phases": found.trainer, "others": found.others}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
 
     def close(self) -> None:
-        """Close the file; idempotent."""
-        self._file.close()
+        """Close the file; idempotent. What it had no room for is lost with it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def read_phases(folder: Path) -> Iterator[StepPhases]:

@@ -22,10 +22,12 @@ def trainer_processes(
     token: str,
     incarnation: int = 0,
     resume: Path | None = None,
+    served: int | None = None,
 ) -> list[ProcessSpec]:
     """One process per rank; they report readiness to the controller and end by themselves.
 
-    `resume` is the checkpoint they begin with, if not with the configured model.
+    `resume` is the checkpoint they begin with, if not with the configured model; `served` the
+    version that engines have already, of ranks before them in the same run.
     """
     env = {**rank_environment(config), "ARL_TOKEN": token}
     return [
@@ -41,9 +43,11 @@ def trainer_processes(
                 *("--rendezvous", rendezvous),
                 *("--incarnation", str(incarnation)),
                 *(("--resume", str(resume)) if resume else ()),
+                *(("--served", str(served)) if served is not None else ()),
             ],
             env=env,
             finite=True,
+            restartable=True,
             imports=rank_imports(config),
         )
         for rank in range(config.trainer.num_ranks)

@@ -48,9 +48,14 @@ def run(
     rendezvous: str = "",
     incarnation: int = 0,
     resume: Path | None = None,
+    served: int | None = None,
 ) -> None:
     """Train `config.steps` batches as rank `rank`, from those on that the checkpoint `resume` has
     (any number of ranks wrote it); returns when the run is done or ending.
+
+    `served` is the version that engines have of ranks before these, in the same run: batches up
+    to it are trained and reported again, and that version alone is published again; None where
+    there were none before.
 
     Step k publishes policy version k + 1. Rank 0 alone writes weights, publishes, reports and
     exports. The controller's bearer token is read from ARL_TOKEN. A controller that says
@@ -80,7 +85,7 @@ def run(
     )
     try:
         with _sigterm_raises(), meeting as world:
-            trainer = _Trainer(config, world, client, versions, model_dir, run_dir, resume)
+            trainer = _Trainer(config, world, client, versions, model_dir, run_dir, resume, served)
             try:
                 trainer.run()
             finally:
@@ -104,10 +109,12 @@ class _Trainer:
         model_dir: Path,
         run_dir: Path,
         resume: Path | None,
+        served: int | None,
     ):
         self._config, self._world = config, world
         self._client, self._versions = client, versions
         self._model_dir, self._run_dir = model_dir, run_dir
+        self._served = served
         self._state: dict[str, Tensor] = {}
         """The version published last (rank 0)."""
         self._stepper = make_stepper(config, world, model_dir)
@@ -151,13 +158,16 @@ class _Trainer:
         """The weights the run begins or goes on with: kept for audits, and given to servers that
         serve others, or ran before it and may serve anything."""
         engine = self._config.own_engine
-        behind = self._first > 0 or (engine.type == "vllm" and bool(engine.urls))
+        attached = engine.type == "vllm" and bool(engine.urls)
+        behind = self._first > 0 or attached or self._served is not None
         if not (behind or self._versions.keeps_all):
             return
         self._state = self._policy.trained_state()
-        if self._world.rank == 0 and behind:
+        if self._world.rank or self._served not in (None, self._first):
+            return
+        if behind:
             self._versions.publish(self._state, self._first)
-        elif self._world.rank == 0:
+        else:
             self._versions.keep(self._state, self._first)
 
     def _step(self, step: int) -> None:
@@ -174,7 +184,7 @@ class _Trainer:
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()
-            if self._world.rank == 0:
+            if self._world.rank == 0 and step + 1 >= (self._served or 0):
                 published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s

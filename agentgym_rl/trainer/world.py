@@ -16,6 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from agentgym_rl.errors import ConfigError, TrainerError
 
+from .interface import interface_to
+
 T = TypeVar("T")
 
 
@@ -73,9 +75,8 @@ def join_world(
     place = _device(device, rank)
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     store: dict[str, Any] = {"store": HashStore()} if size == 1 else {"init_method": rendezvous}
-    if size == 1 or "127.0.0.1" in rendezvous or rendezvous.startswith("file:"):
-        # Otherwise gloo resolves the host name, which need not resolve on a laptop.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Otherwise gloo resolves the host name, which need not resolve, or lead to the other ranks.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to("" if size == 1 else rendezvous))
     try:
         dist.init_process_group(
             backend, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s), **store

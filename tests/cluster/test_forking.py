@@ -131,8 +131,9 @@ def test_a_child_is_restarted_by_a_fork(tmp_path, child):
         async with processes(tmp_path / "logs") as started:
             await started.start(child(SLEEP))
             first = started.pid("child")
-            await started.restart("child")
+            await started.end("child")
             assert gone(first)
+            await started.start(child(SLEEP))
             return [parent_of(started.pid("child")), os.getpid()]
 
     forked_by, executed_by = asyncio.run(pids())

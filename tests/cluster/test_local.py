@@ -7,13 +7,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agentgym_rl.cluster import local
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.process import ProcessSpec, free_port
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -83,7 +84,8 @@ def test_a_restarted_child_runs_again_and_its_log_goes_on(tmp_path):
             await processes.kill("child")
             died = await processes.ended("child")
             assert "SIGKILL" in str(died)
-            await processes.restart("child")
+            await processes.end("child")
+            await processes.start(spec(f"print('up', flush=True)\n{SLEEP}"))
             while processes.log_path("child").read_text().count("up") < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             return first, processes.pid("child"), processes.log_path("child").read_text()
@@ -97,27 +99,60 @@ def test_finished_is_set_when_finite_children_have_ended(tmp_path):
     asyncio.run(watch(tmp_path, spec("pass", finite=True), spec(SLEEP, name="server")))
 
 
-@pytest.mark.slow
-def test_a_child_that_stops_answering_is_dead(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "SILENCE_LIMIT_S", 0.5)
-    monkeypatch.setattr(local, "HEARTBEAT_S", 0.05)
-    port = 20000 + os.getpid() % 20000
-    serve = f"""
-import http.server
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self): self.send_response(200); self.end_headers()
-http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
-
+def test_a_frozen_child_is_lost_though_nobody_asks_it(tmp_path):
     async def play() -> None:
         async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
-            await processes.start(spec(serve, health_url=f"http://127.0.0.1:{port}/"))
-            await processes.ready("child", timeout_s=20)
+            await processes.start(spec(SLEEP, finite=True))
             os.kill(processes.pid("child"), signal.SIGSTOP)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await processes.watch()
 
-    with pytest.raises(ProcessDied, match="alive but has not answered"):
+    with pytest.raises(ProcessDied, match="is frozen: somebody has stopped it"):
         asyncio.run(play())
+
+
+def answering(hang: Path, seconds: float) -> tuple[str, str]:
+    """A program that answers health requests, the one after `hang` is there only after a while;
+    and its URL."""
+    port = free_port()
+    code = f"""
+import http.server, pathlib, time
+hang = pathlib.Path({str(hang)!r})
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if hang.exists(): hang.unlink(); time.sleep({seconds})
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
+    return code, f"http://127.0.0.1:{port}/"
+
+
+async def ends(path: Path, *, hangs_s: float, limit_s: float, wait_s: float) -> str:
+    """What becomes of a child that answers late; "" if nothing does so long after it was asked."""
+    code, url = answering(path / "hang", hangs_s)
+    child = replace(spec(code, health_url=url), silence_limit_s=limit_s)
+    async with LocalProcesses(path, stop_timeout_s=0.2) as processes:
+        await processes.start(child)
+        await processes.ready("child", timeout_s=60)
+        (path / "hang").touch()
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(processes.ended("child"))
+            async with asyncio.timeout(60):
+                while (path / "hang").exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            await asyncio.wait([watching], timeout=wait_s)
+            watching.cancel()
+    return "" if watching.cancelled() else str(watching.result())
+
+
+@pytest.mark.slow
+def test_a_child_that_runs_and_answers_no_more_hangs(tmp_path):
+    said = asyncio.run(ends(tmp_path, hangs_s=600, limit_s=0.5, wait_s=60))
+    assert "runs, and has not answered" in said
+
+
+@pytest.mark.slow
+def test_a_slow_child_is_left_alone(tmp_path):
+    assert not asyncio.run(ends(tmp_path, hangs_s=1.5, limit_s=600, wait_s=2))
 
 
 def test_a_failing_finite_child_is_an_error(tmp_path):
@@ -170,7 +205,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
         import asyncio, os, signal, sys
         from pathlib import Path
         from agentgym_rl.cluster.local import LocalProcesses
-        from agentgym_rl.process import ProcessSpec
+        from agentgym_rl.process import ProcessSpec, free_port
         async def main():
             async with LocalProcesses(Path({str(tmp_path)!r}), stop_timeout_s=1) as processes:
                 argv = [sys.executable, "-S", "-c", {SLEEP!r}]

@@ -14,7 +14,7 @@ from .conftest import Run, descendants, gone
 pytestmark = pytest.mark.slow
 
 LONG = ("--steps=500", "--eval.num_tasks=0")
-NO_RESTART = "--engine.max_restarts=0"
+NO_RESTART = ("--engine.max_restarts=0", "--trainer.max_restarts=0")
 
 
 def listening(pids: Iterable[int]) -> set[int]:
@@ -55,7 +55,7 @@ def end_by(run: Run, action) -> tuple[int, str]:
 
 @pytest.mark.parametrize("child", ["engine", "trainer"])
 def test_a_killed_child_ends_the_run(start, child):
-    run = start(*LONG, NO_RESTART)
+    run = start(*LONG, *NO_RESTART)
     code, err = end_by(run, lambda: os.kill(run.child(child), signal.SIGKILL))
     assert code == 1
     assert f"{child}" in err
@@ -104,7 +104,7 @@ def test_an_engine_killed_while_it_starts_ends_the_run(start):
 
 
 def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
-    run = start("--steps=2", "--eval.num_tasks=1024", NO_RESTART)
+    run = start("--steps=2", "--eval.num_tasks=1024", *NO_RESTART)
     run.wait_for_step(1)  # the last: what follows is the evaluation
     time.sleep(0.5)
     os.kill(run.child("engine"), signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_an_engine_killed_in_the_final_evaluation_ends_the_run(start):
 
 
 def test_a_trainer_told_to_end_is_missed(start):
-    run = start(*LONG)
+    run = start(*LONG, *NO_RESTART)
     code, err = end_by(run, lambda: os.kill(run.child("trainer"), signal.SIGTERM))
     assert code == 1, err
     assert "trainer" in err

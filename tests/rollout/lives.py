@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from hashlib import blake2b
@@ -53,6 +53,10 @@ class Mortal(EpisodeLog):
         if self.left == 0:
             raise Killed
 
+    async def restarted(self, **begun) -> int:
+        self.left += self.left > 0  # as at a beginning: the metrics file is behind for a moment
+        return await super().restarted(**begun)
+
 
 class Trainer:
     """Its weights are the names of what they were trained on."""
@@ -93,54 +97,90 @@ def begin(run: Path) -> None:
     create_run_dir(config(run))
 
 
-def live(run: Path, *, dies_at: int = 10_000, after: bool = True, log_type=Mortal) -> Trainer:
-    """One incarnation, until it is finished or dies."""
-    return asyncio.run(_live(run, dies_at, after, log_type))
+def live(
+    run: Path,
+    *,
+    dies_at: int = 10_000,
+    after: bool = True,
+    log_type=Mortal,
+    loses: Callable[[], bool] = lambda: False,
+) -> Trainer:
+    """One process of it, until it is finished or dies. `loses` is asked again and again whether
+    the trainer dies now."""
+    return asyncio.run(_live(run, dies_at, after, log_type, loses))
 
 
-async def _live(run: Path, dies_at: int, after: bool, log_type) -> Trainer:
-    settings = config(run)
-    trainer = Trainer(run)
-    with ExitStack() as stack:
-        log = stack.enter_context(closing(log_type(run / "episodes.db", dies_at + 1, after=after)))
+class Life:
+    """What one process of a run holds in memory, from opening its folder on; close it with
+    `stack`. Make it within a running event loop."""
+
+    def __init__(self, settings: Config, run: Path, log: EpisodeLog, stack: ExitStack) -> None:
         at = newest_checkpoint(run / "checkpoints")
-        number = log.begin(step=trainer.step, checkpoint=str(at or ""), num_ranks=1)
-        file = run / "episodes.db"
-        found = (
-            recover(file, step=trainer.step, checkpoint=at, incarnation=number)
-            if number
-            else NOTHING
+        self.log = stack.enter_context(closing(log))
+        self.trainer = Trainer(run)
+        step = self.trainer.step
+        number = log.begin(
+            step=step, checkpoint=str(at or ""), num_ranks=settings.trainer.num_ranks
         )
-        rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in found.history])
+        self.found = (
+            recover(log.path, step=step, checkpoint=at, incarnation=number) if number else NOTHING
+        )
+        rewrite_metrics(run / "metrics.jsonl", [finite(row) for row in self.found.history])
         metrics = stack.enter_context(closing(MetricsFile(run / "metrics.jsonl")))
-        buffer = Buffer(settings.rollout, total_groups=STEPS * B)
-        buffer.restore(
-            found.step, leased=found.leased, waiting=found.waiting, dropped=found.dropped
+        groups = settings.steps * settings.rollout.groups_per_batch
+        self.buffer = Buffer(settings.rollout, total_groups=groups)
+        self.buffer.restore(
+            self.found.step,
+            leased=self.found.leased,
+            waiting=self.found.waiting,
+            dropped=self.found.dropped,
         )
-        controller = Controller(
+        self.controller = Controller(
             settings,
-            buffer,
+            self.buffer,
             log,
             metrics,
             stack.enter_context(closing(PhasesFile(run))),
             publications=Publications(),
             token="",
             on_step=lambda *_: None,
-            recovered=found,
+            recovered=self.found,
         )
-        finished = FinishedGroups(settings.rollout, buffer=buffer, episodes=log)
-        indices = (i for i in range(10_000) if i not in found.logged)
+        self.finished = FinishedGroups(settings.rollout, buffer=self.buffer, episodes=log)
+        self.indices = (i for i in range(10_000) if i not in self.found.logged)
+        """Of tasks that are still to be played."""
+
+    async def replace_trainer(self) -> None:
+        """The ranks are lost, and begin again with the newest checkpoint."""
+        self.trainer = Trainer(self.trainer.run)
+        await self.controller.regroup(self.trainer.step, newest_checkpoint(self.trainer.folder))
+
+
+async def _live(run: Path, dies_at: int, after: bool, log_type, loses) -> Trainer:
+    with ExitStack() as stack:
+        log = log_type(run / "episodes.db", dies_at + 1, after=after)
+        life = Life(config(run), run, log, stack)
+        controller = life.controller
         try:
-            while trainer.step < STEPS:
-                await _play(buffer, finished, indices)
-                shard = await controller.batch(trainer.step, 0)
-                report = trainer.train(list(dict.fromkeys(shard.group_ids)))
+            while life.trainer.step < STEPS:
+                await _play(life.buffer, life.finished, life.indices)
+                shard = await controller.batch(life.trainer.step, 0)
+                if loses():
+                    await life.replace_trainer()
+                    continue
+                report = life.trainer.train(list(dict.fromkeys(shard.group_ids)))
+                if loses():
+                    await life.replace_trainer()
+                    continue
                 await controller.report(report)
-                if trainer.step % EVERY == 0:
-                    await controller.checkpointed(trainer.step, str(trainer.checkpoint(report)))
+                if loses():
+                    await life.replace_trainer()
+                elif life.trainer.step % EVERY == 0:
+                    path = life.trainer.checkpoint(report)
+                    await controller.checkpointed(life.trainer.step, str(path))
         except Killed:
             pass
-    return trainer
+    return life.trainer
 
 
 async def _play(buffer: Buffer, finished: FinishedGroups, indices) -> None:

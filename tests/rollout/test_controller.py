@@ -12,6 +12,7 @@ from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Controller
+from agentgym_rl.controller_api import ControllerApi
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.metrics import MetricsFile, read_metrics
 from agentgym_rl.task import Task
@@ -51,7 +52,8 @@ async def served(path, fleet: Publications | None = None):
         token="secret",
         on_step=lambda *_: None,
     )
-    async with serving(controller, host="127.0.0.1", port=0) as url:
+    api = ControllerApi(controller, num_ranks=2)
+    async with serving(api, host="127.0.0.1", port=0) as url:
         headers = {"authorization": "Bearer secret"}
         async with aiohttp.ClientSession(url, headers=headers) as http:
             yield Served(controller, http, log)
@@ -204,3 +206,54 @@ def test_rank_0_is_asked_to_publish_again_for_an_engine_that_came_back(tmp_path)
             return [asked.status, (await s.http.get("/batch/0?rank=0")).status]
 
     assert asyncio.run(play()) == [205, 410]
+
+
+def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_path, group):
+    async def play() -> tuple:
+        async with served(tmp_path) as s:
+            before = []
+            for step in (0, 1, 2):  # the last one is in hand
+                for name in ("a", "b"):
+                    await s.add(group(f"{name}{step}", [step]))
+                answer = await s.http.get(f"/batch/{step}?rank=0")
+                before.append(BatchShard.unpack(await answer.read()).group_ids)
+                if step < 2:
+                    await s.http.post("/report", data=report(step, *dict.fromkeys(before[-1])))
+            assert await s.controller.regroup(1, None) == 1
+            late = await s.http.post("/report", data=report(2, *dict.fromkeys(before[2])))
+            assert late.status == 401
+            s.http.headers["authorization"] = f"Bearer {s.controller.token}"
+            after = []
+            for step in (1, 2):
+                answer = await s.http.get(f"/batch/{step}?rank=0")
+                after.append(BatchShard.unpack(await answer.read()).group_ids)
+                assert s.controller.version == 2
+                await s.http.post("/report", data=report(step, *dict.fromkeys(after[-1])))
+            assert s.controller.version == 3
+            return before[1:], after
+
+    before, after = asyncio.run(play())
+    assert before == after
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_no_rank_is_ahead_of_a_batch_that_comes_again(tmp_path, group, monkeypatch, is_ending):
+    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+
+    async def play() -> list[int]:
+        async with served(tmp_path) as s:
+            for step in (0, 1):
+                for name in ("a", "b"):
+                    await s.add(group(f"{name}{step}", [step]))
+                await s.http.get(f"/batch/{step}?rank=0")
+                names = (f"a{step}", f"b{step}")
+                await s.http.post("/report", data=report(step, *names))
+            if is_ending:
+                s.controller.close()
+            await s.controller.regroup(0, None)
+            s.http.headers["authorization"] = f"Bearer {s.controller.token}"
+            asked = [await s.http.get(f"/batch/{step}?rank=1") for step in (0, 1, 2)]
+            return [answer.status for answer in asked]
+
+    assert asyncio.run(play()) == [200, 204, 410 if is_ending else 204]

@@ -13,7 +13,7 @@ import pytest
 from agentgym_rl.batch import StepReport
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.errors import ConfigError, StorageError
 from agentgym_rl.task import Task
 
 
@@ -148,3 +148,22 @@ def test_a_record_of_another_version_is_named(tmp_path, group):
         pytest.raises(ConfigError, match=r"b-0 in .*other"),
     ):
         reader.trajectory("b-0")
+
+
+def test_a_full_disk_is_said_with_the_file_and_costs_nothing_that_was_there(tmp_path, group):
+    path = tmp_path / "episodes.db"
+
+    async def play() -> None:
+        with closing(await live_through(path, group)) as log:
+            ((pages,),) = log._db.execute("PRAGMA page_count")
+            log._db.execute(f"PRAGMA max_page_count={pages}")  # no room for one more
+            large = group("large", [0] * 99_999)
+            with pytest.raises(StorageError, match=r"episodes\.db cannot be written.*is full"):
+                await log.add_group(Task("t", 1), 9, large)
+            log._db.execute("PRAGMA max_page_count=100000")
+            await log.add_group(Task("t", 1), 9, group("later", [0]))
+
+    asyncio.run(play())
+    found = statuses(path)
+    assert found["b"] == ("leased", "", 4)
+    assert found["later"] == ("waiting", "", None)

@@ -14,11 +14,13 @@ from select import select
 import pytest
 from safetensors.torch import load_file
 
+from agentgym_rl import servers
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.fleet import Fleet
 from agentgym_rl.model import BUNDLED
@@ -35,8 +37,16 @@ NAMES = ["engine-0", "engine-1"]
 class Running:
     def __init__(self, fleet: Fleet, processes: LocalProcesses, folder: Path) -> None:
         self.fleet, self.processes, self.folder = fleet, processes, folder
+        self.incarnation(0)
+
+    def incarnation(self, number: int) -> None:
+        """Who publishes from now on."""
         self._publisher = Publisher(
-            transport=SharedFiles(folder), interrupt="keep", timeout_s=30, polls_staging=False
+            transport=SharedFiles(self.folder, incarnation=number),
+            interrupt="keep",
+            timeout_s=30,
+            polls_staging=False,
+            incarnation=number,
         )
 
     async def publish(self, version: int) -> tuple[str, ...]:
@@ -182,6 +192,68 @@ def test_a_death_during_a_publication_costs_one_restart(tmp_path):
             assert await run.all_serve() == {0}
 
     asyncio.run(play())
+
+
+def test_a_publisher_that_dies_leaves_no_engine_paused_and_no_lock(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **{"engine.num_servers": 1}) as run:
+            await run.publish(1)
+            await run.fleet.begin_publication(2)
+            engine = run.fleet._servers["engine-0"].engine
+            await engine.pause(interrupt="keep")
+            await run.fleet.replace_publishers(1)
+            assert await run.versions(2) == {1}
+            run.incarnation(1)
+            assert await run.publish(1) == ("engine-0",)
+            path = run.folder / "v1.1.safetensors"  # for servers that come back from now on
+            assert (path.exists(), engine.incarnation) == (True, 1)
+
+    asyncio.run(play())
+
+
+def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_path, monkeypatch):
+    async def fits(*_: object, **__: object) -> Checked:
+        return Checked(has_spans=True, seed=1)  # an embedded engine, which speaks as vLLM does
+
+    monkeypatch.setattr(servers, "check_server", fits)
+
+    async def play() -> None:
+        async with somebody_elses_engine(tmp_path) as (processes, url):
+            config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
+            fleet = Fleet(config, tmp_path / "config.toml", processes, model_dir=BUNDLED)
+            run = Running(fleet, processes, tmp_path)
+            async with fleet.running():
+                await fleet.ready()
+                assert await run.publish(1) == ("engine-0",)
+                async with asyncio.TaskGroup() as tasks:
+                    watch = tasks.create_task(fleet.watch())
+                    os.kill(processes.pid("engine-0"), signal.SIGSTOP)
+                    await run.until(lambda: not fleet.router.serving)
+                    os.kill(processes.pid("engine-0"), signal.SIGCONT)
+                    await run.until(lambda: fleet.wanted)
+                    assert await run.publish(2) == ("engine-0#1",)
+                    assert await run.versions(2) == {2}
+                    assert fleet.restarts == 1
+                    watch.cancel()
+
+    asyncio.run(play())
+
+
+@asynccontextmanager
+async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProcesses, str]]:
+    """An engine that no fleet has started, nor watches; and its URL."""
+    config: Config = load_config(None, {})
+    (folder / "config.toml").write_text(dump_toml(config))
+    async with (
+        asyncio.timeout(120),
+        forks() as forked,
+        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
+    ):
+        file = folder / "config.toml"
+        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
+        await server.start()
+        await server.ready()
+        yield processes, server.url
 
 
 def test_a_publication_names_only_engines_it_knows(tmp_path):

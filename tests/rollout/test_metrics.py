@@ -1,9 +1,12 @@
 """Numbers of a run."""
 
 import math
+from contextlib import closing
 
 import numpy as np
+import pytest
 
+from agentgym_rl.errors import StorageError
 from agentgym_rl.metrics import MetricsFile, Overlap, read_metrics
 from agentgym_rl.trajectory import Outcome, Trajectory
 
@@ -37,3 +40,23 @@ def test_metrics_file_survives_a_cut_last_line(tmp_path):
     file.close()
     path.write_text(path.read_text() + '{"step": 1, "lo')
     assert read_metrics(path) == [{"step": 0, "loss": 1.0, "overlap": None}]
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    with (
+        closing(MetricsFile(path)) as file,
+        pytest.raises(StorageError, match=r"metrics\.jsonl cannot be written: .*No space left"),
+    ):
+        file.write(0, {"loss": 1.0})
+
+
+def test_a_rewound_file_goes_on_after_what_it_keeps(tmp_path):
+    with closing(MetricsFile(tmp_path / "metrics.jsonl")) as file:
+        for step in range(3):
+            file.write(step, {"loss": float(step)})
+        file.rewind([{"loss": 0.0}])
+        file.write(1, {"loss": 7.0})
+    kept = read_metrics(tmp_path / "metrics.jsonl")
+    assert kept == [{"step": 0, "loss": 0.0}, {"step": 1, "loss": 7.0}]

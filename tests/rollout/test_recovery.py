@@ -46,6 +46,26 @@ def test_any_number_of_crashes_at_any_moment(run, number):
     raise AssertionError("it never ends")
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_trainers_are_lost_between_crashes_too(run, number):
+    draw = random.Random(number)
+    for _ in range(100):
+        live(run, dies_at=draw.randint(4, 30), loses=lambda: draw.random() < 0.15)
+        report = audit_ledger(run)
+        assert report["faults"] == []
+        assert report["batches_trained_again"] == report["of_these_bit_for_bit"]
+        if report["finished"]:
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_lost_trainer_costs_the_groups_nothing(run):
+    losses = iter([False] * 7 + [True] + [False] * 100)  # in hand: the third batch
+    assert live(run, loses=lambda: next(losses)).step == STEPS
+    report = audit_ledger(run)
+    assert (report["faults"], report["finished"], report["incarnations"]) == ([], True, 2)
+
+
 def test_batches_after_the_checkpoint_are_trained_again_on_the_same_groups(run):
     first = live(run, dies_at=20)
     done = len(first.seen)

@@ -28,6 +28,7 @@ from agentgym_rl.recovery import NOTHING, Recovered
 from agentgym_rl.rollout import Rollout
 from agentgym_rl.task import Task, TaskSource
 from agentgym_rl.timeline import PhasesFile
+from agentgym_rl.wrappers import Timeout
 
 from .conftest import Publications
 
@@ -438,6 +439,30 @@ def test_one_failed_member_drops_its_group_and_is_no_reward_of_zero(play):
     assert found.groups["g1"][:2] == ("dropped", "env_error")
     assert found.rollout.finished.outcomes["env_error"] == 1
     assert "g1" not in found.trained
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_an_environment_that_hangs_costs_its_group_and_is_no_reward_of_zero(play, call):
+    class HangsOnce(Asked):
+        hung = False
+
+        async def _hang(self, name, number):
+            if (name, number) == (call, 1) and not HangsOnce.hung:
+                HangsOnce.hung = True
+                await asyncio.Event().wait()
+
+        async def reset(self, *, seed=None, options=None):
+            await self._hang("reset", options["task"].seed)
+            return await super().reset(seed=seed, options=options)
+
+        async def step(self, action):
+            await self._hang("step", self.number)
+            return await super().step(action)
+
+    found = play(env=lambda buffer: Timeout(HangsOnce(buffer), 0.05), steps=4)
+    assert found.groups["g1"][:2] == ("dropped", "env_error")
+    assert "g1" not in found.trained
+    assert len(found.trained) == 4 * B
 
 
 class FailingEnv(Asked):

@@ -101,8 +101,8 @@ def test_who_sleeps_a_little_in_each_test_runs_out_of_time(world):
 
 
 def test_problems_get_the_limits_they_promise(world):
-    problem = Problem("", "double", CALL_TESTS[:1], memory_mb=800)
-    takes = function("x = bytearray(600 << 20)", "return 2 * n")
+    problem = Problem("", "double", CALL_TESTS[:1], memory_mb=400, time_limit_s=10)
+    takes = function("x = bytearray(300 << 20)", "return 2 * n")
     assert graded(world, problem, takes).verdict is Verdict.ACCEPTED
 
 

@@ -1,0 +1,128 @@
+"""A Slurm job that starts Ray on the nodes it gets, and a run on top of it.
+
+Its nodes are Ray's for as long as the job lasts: `srun` keeps one Ray node on each, which Slurm
+ends with the job. The run is in the batch shell's place, so that a signal to it, and its exit code,
+are the run's own.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.errors import ConfigError
+
+from .demand import Demand, Node, check, demands
+
+OWN_CPUS = 1
+"""On the first node, for `arl train` itself: gateway, agents, environments."""
+SUBMIT_TIMEOUT_S = 60
+_SCRIPT = """\
+#!/bin/bash
+{options}
+set -euo pipefail
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"  # which srun does not take over by itself
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+address=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname -I | awk '{{print $1}}')
+port=$((20000 + SLURM_JOB_ID % 10000))  # a node may be another job's too
+export ADDRESS="$address" PORT="$port" RAY_worker_niceness=0
+wait_ray='timeout 120 bash -c "until (: <>/dev/tcp/$ADDRESS/$PORT); do sleep 1; done" 2>/dev/null'
+node="{ray} start --num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
+srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" $node --head --port="$port" \\
+    --node-ip-address="$address" --include-dashboard=false --temp-dir="/tmp/ray-$SLURM_JOB_ID" &
+{workers}bash -c "$wait_ray"
+exec {command} --cluster ray --address "$address:$port"
+"""
+_WORKERS = """\
+srun --overlap --nodes={others} --ntasks={others} --exclude="$head" \\
+    bash -c "$wait_ray && exec $node --address=$address:$port" &
+"""
+
+
+def script(config: Config, run_dir: Path, command: Sequence[str]) -> str:
+    """The job's batch script, for a run in `run_dir`; `command` is the run without its cluster.
+
+    Raises:
+        ConfigError: no number of CPUs makes such nodes enough.
+    """
+    cluster = config.cluster
+    cpus = cpus_per_node(
+        demands(config, gpus=cluster.gpus_per_node > 0),
+        nodes=cluster.nodes,
+        gpus=cluster.gpus_per_node,
+    )
+    options = [
+        f"--job-name=arl-{run_dir.name}",
+        f"--nodes={cluster.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={cpus + OWN_CPUS}",
+        *([f"--gpus-per-node={cluster.gpus_per_node}"] if cluster.gpus_per_node else []),
+        f"--output={run_dir / 'slurm.log'}",
+        *cluster.sbatch,
+    ]
+    ray = shlex.quote(str(Path(sys.executable).parent / "ray"))
+    others = cluster.nodes - 1
+    return _SCRIPT.format(
+        options="\n".join(f"#SBATCH {option}" for option in options),
+        ray=ray,
+        cpus=cpus,
+        gpus=cluster.gpus_per_node,
+        workers=_WORKERS.format(others=others, ray=ray) if others else "",
+        command=shlex.join(command),
+    )
+
+
+def cpus_per_node(asked: Sequence[Demand], *, nodes: int, gpus: int) -> int:
+    """The fewest CPUs with which `nodes` alike nodes of so many GPUs hold these processes, placed
+    as `check` does.
+
+    Raises:
+        ConfigError: the GPUs are too few, however many CPUs there are.
+    """
+    every = sum(demand.count * demand.cpus for demand in asked)
+    for cpus in range(max((demand.cpus for demand in asked), default=0), every):
+        try:
+            check(asked, _alike(nodes, cpus, gpus))
+        except ConfigError:
+            continue
+        return cpus
+    check(asked, _alike(nodes, every, gpus))
+    return every
+
+
+def _alike(nodes: int, cpus: int, gpus: int) -> list[Node]:
+    return [Node(f"node {index}", cpus, gpus) for index in range(nodes)]
+
+
+def write_job(config: Config, run_dir: Path, text: str) -> Path:
+    """`slurm.sh` and the configuration it names, `slurm.toml`, in the run's folder."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "slurm.toml").write_text(dump_toml(config), encoding="utf-8")
+    (run_dir / "slurm.sh").write_text(text, encoding="utf-8")
+    return run_dir / "slurm.sh"
+
+
+def submit(job: Path) -> str:
+    """What sbatch says of a job; "" where there is no sbatch.
+
+    Raises:
+        ConfigError: it refuses the job.
+    """
+    if shutil.which("sbatch") is None:
+        return ""
+    try:
+        asked = subprocess.run(
+            ["sbatch", str(job)], capture_output=True, text=True, timeout=SUBMIT_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"sbatch {job} did not answer in {SUBMIT_TIMEOUT_S} s") from error
+    if asked.returncode:
+        raise ConfigError(
+            f"sbatch refuses {job}: {asked.stderr.strip()}. cluster.sbatch takes more options"
+        )
+    return asked.stdout.strip()

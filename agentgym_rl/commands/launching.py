@@ -1,0 +1,57 @@
+"""`--dry-run`, and runs that begin as a Slurm job."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from agentgym_rl.cluster import slurm
+from agentgym_rl.config import Config
+from agentgym_rl.dry_run import dry_run
+from agentgym_rl.interrupts import run_interruptible
+from agentgym_rl.model import resolve_paths
+from agentgym_rl.run_dir import next_run_dir
+from agentgym_rl.stack import check, check_policy
+
+from .showing import print_json
+
+
+def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> int:
+    """Say what would be started; or write the job that starts it, and submit it."""
+    kind = "serve" if args.command == "serve" else ""
+    config = resolve_paths(config)
+    if args.command == "train":
+        run_interruptible(lambda: check(config))
+    else:
+        check_policy(config, config.own_engine)
+    if config.cluster.type != "slurm":
+        text = run_interruptible(lambda: dry_run(config, kind=kind, resume=resume))
+        print_json({"text": text}) if args.json else print(text)
+        return 0
+    run_dir = resume or next_run_dir(config, kind=kind)
+    config = config.model_copy(update={"run": "" if resume else str(run_dir)})
+    text = slurm.script(config, run_dir, _command(args, run_dir, resume))
+    if args.dry_run:
+        print_json({"script": text}) if args.json else print(text)
+        return 0
+    job = slurm.write_job(config, run_dir, text)
+    said = slurm.submit(job)
+    if args.json:
+        print_json({"job": str(job), "submitted": said})
+    elif said:
+        print(f"{said}: {job}\nits output comes to {run_dir / 'slurm.log'}")
+    else:
+        how = f"sbatch {shlex.quote(str(job))}"
+        print(f"wrote {job}; there is no sbatch here: submit it with `{how}`")
+    return 0
+
+
+def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:
+    """The run, as it is begun on the nodes of the job."""
+    return [
+        *(sys.executable, "-m", "agentgym_rl", args.command),
+        *("--config", str(run_dir / "slurm.toml")),
+        *(("--resume", str(resume)) if resume else ()),
+    ]

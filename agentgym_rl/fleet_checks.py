@@ -1,0 +1,69 @@
+"""What the servers of a fleet have in common, what they may not have, and who of them hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Literal
+
+from .config import Config, VllmEngineConfig
+from .engine import EngineInfo
+from .errors import ConfigError
+from .gateway.router import Router
+from .servers import Server
+
+
+def salt_of(config: Config) -> Literal["by_version", "none"]:
+    """How the router salts prefix caches; engines without one ignore it."""
+    engine = config.own_engine
+    shared = isinstance(engine, VllmEngineConfig) and engine.prefix_cache == "shared"
+    return "none" if shared else "by_version"
+
+
+def check_seeds(servers: Iterable[Server]) -> None:
+    """Servers of one seed sample the same tokens for the members of a group.
+
+    Raises:
+        ConfigError: two were started with the same one.
+    """
+    seen: dict[int, Server] = {}
+    for server in servers:
+        if server.seed is None:
+            continue
+        other = seen.setdefault(server.seed, server)
+        if other is not server:
+            raise ConfigError(
+                f"the vLLM servers at {other.url} and {server.url} have the same seed: start "
+                f"each with a --seed of its own (both have {server.seed}), so that the members "
+                "of a group differ; or is it one server, named twice in engine.urls?"
+            )
+
+
+def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
+    """What all servers have in common.
+
+    Raises:
+        ConfigError: they serve different models.
+    """
+    first = next(iter(infos.values()))
+    for name, info in infos.items():
+        if (info.model, info.tokenizer_hash) != (first.model, first.tokenizer_hash):
+            raise ConfigError(
+                f"engines serve different models: {first.model}; {name}: {info.model}"
+            )
+    shortest = min(info.max_model_len for info in infos.values())
+    return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
+
+
+async def hanging(router: Router, *, limit_s: float) -> AsyncIterator[tuple[str, float]]:
+    """For ever: servers that were asked and have sent no token for so long, and for how long."""
+    pause_s = min(1.0, limit_s / 4)
+    while True:
+        slept = time.monotonic()
+        await asyncio.sleep(pause_s)
+        if time.monotonic() - slept > 2 * pause_s + 1.0:
+            continue  # this process stood still, and what came meanwhile is not read yet
+        for name, silent_s in router.silent_s.items():
+            if silent_s > limit_s:
+                yield name, silent_s

@@ -1,0 +1,150 @@
+"""`arl plan`: rates found, the configured run simulated, others tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.new_file import new_file
+
+from .calibration import RecordedRun, calibrate, read_run
+from .gpus import rates_of
+from .lengths import DrawnShapes, Limits, Shapes
+from .plot import plot_plan
+from .prediction import Prediction
+from .rates import HardwareRates, Rates, load_rates
+from .report import plan_json, prediction_text, search_text
+from .search import Tried, search, settled
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What stands on the command line beside the configuration."""
+
+    run: Path | None = None
+    rates: Path | None = None
+    gpu: str = ""
+    parameters: float = 0.0
+    gpus: int | None = None
+    cores: float | None = None
+    searches: bool = True
+    plot: Path | None = None
+    write_rates: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan."""
+
+    prediction: Prediction
+    tried: list[Tried]
+    best: Tried | None
+    rates: Rates
+    calibration: dict[str, float] | None
+    """Of the run that was calibrated on: how fast it was, and how fast its simulation is."""
+
+    def json(self) -> dict[str, Any]:
+        return plan_json(
+            self.prediction,
+            self.tried,
+            self.best,
+            rates=self.rates.model_dump(),
+            calibration=self.calibration,
+        )
+
+    def text(self) -> str:
+        parts = ["The run as configured:", prediction_text(self.prediction)]
+        if self.calibration:
+            measured, simulated = self.calibration["measured"], self.calibration["simulated"]
+            parts.insert(
+                0,
+                f"Calibrated on {self.rates.calibrated_on}:\n"
+                f"  {measured:.3g} episodes/s as it ran, {simulated:.3g} as simulated "
+                f"({simulated / measured - 1:+.1%})\n",
+            )
+        if self.best is not None:
+            parts += ["", search_text(self.tried, self.best)]
+        return "\n".join(parts)
+
+
+def plan(
+    config: Config, asked: Asked, *, say: Callable[[str], None] = lambda text: None
+) -> Planned:
+    """Make a plan of `config`; writes the files that are asked for.
+
+    Raises:
+        ConfigError: rates are missing, contradict each other, or cannot be measured.
+    """
+    rates, recorded = _rates(config, asked), None
+    calibration = None
+    if asked.run is not None or rates.lengths_of == "run":
+        folder = asked.run or Path(rates.calibrated_on)
+        recorded = read_run(folder)
+        if asked.run is not None:
+            say(f"calibrating on {folder}")
+            rates, simulated = calibrate(folder, recorded, rates)
+            calibration = {
+                "measured": recorded.episodes_per_s,
+                "simulated": simulated.episodes_per_s,
+            }
+    if rates.engine.step_s + rates.engine.step_s_per_request <= 0:
+        raise ConfigError(
+            "how fast engines are is not known: give --run RUN to measure it on a run, --gpu NAME "
+            "--parameters N for a model on a known GPU, or --rates FILE with [engine] step_s"
+        )
+    say("simulating the run as configured")
+    prediction = settled(config, rates, lambda config: shapes(config, rates, recorded))
+    tried: list[Tried] = []
+    best = None
+    if asked.searches:
+        say("trying others")
+        tried, best = search(
+            config, rates, lambda config: shapes(config, rates, recorded), gpus=asked.gpus
+        )
+    if asked.plot is not None:
+        plot_plan(asked.plot, prediction, tried, best)
+    if asked.write_rates is not None:
+        with new_file(asked.write_rates, said=f"--write-rates {asked.write_rates}") as file:
+            file.write(dump_toml(rates))
+    return Planned(prediction, tried, best, rates, calibration)
+
+
+def shapes(config: Config, rates: Rates, recorded: RecordedRun | None) -> Shapes:
+    """The episodes of a run of `config`."""
+    if recorded is not None:
+        return recorded.shapes(config)
+    limits = Limits(config.rollout.max_tokens, config.own_engine.max_model_len)
+    return DrawnShapes(rates.lengths, limits, seed=config.seed)
+
+
+def _rates(config: Config, asked: Asked) -> Rates:
+    rates = load_rates(asked.rates) if asked.rates is not None else Rates()
+    hardware = rates.hardware.model_dump()
+    hardware["gpu"] = asked.gpu or hardware["gpu"]
+    hardware["parameters"] = asked.parameters or hardware["parameters"]
+    if asked.run is not None and asked.gpu:
+        raise ConfigError("--run measures rates and --gpu estimates them: give one of them")
+    if hardware["gpu"]:
+        engine = config.own_engine
+        parallel = engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
+        estimated = rates_of(HardwareRates(**hardware), tensor_parallel=parallel)
+        rates = estimated.model_copy(update=_given(rates, estimated))
+    if asked.cores is not None:
+        rates = rates.model_copy(update={"cores": asked.cores})
+    return rates
+
+
+def _given(rates: Rates, estimated: Rates) -> dict[str, Any]:
+    """What the file says itself, on top of what is estimated."""
+    found: dict[str, Any] = {}
+    for name in rates.model_fields_set - {"hardware"}:
+        value = getattr(rates, name)
+        if name in ("engine", "trainer", "weights", "rollout"):
+            said = {key: getattr(value, key) for key in value.model_fields_set}
+            value = getattr(estimated, name).model_copy(update=said)
+        found[name] = value
+    return found

@@ -1,0 +1,173 @@
+"""Processors: what runs at once shares them, and takes longer where there are too few."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+_ROUNDING = 1e-9
+
+
+class Work:
+    """Some seconds of work under way; made by `Cores.begin`."""
+
+    __slots__ = ("begun", "demand", "end", "over", "then")
+
+    def __init__(self, begun: float, end: float, demand: float, then: Callable[[], None]) -> None:
+        self.begun = begun
+        self.end = end
+        self.demand = demand
+        self.then = then
+        self.over = False
+
+
+class Cores:
+    """`number` processors, shared evenly (None: as many as are asked for, as on GPUs).
+
+    Work of `demand` d keeps d processors busy. While all there is asks for more than there are,
+    everything is slowed down alike: progress is measured on one clock of its own, which runs at
+    number / demand seconds a second then.
+    """
+
+    def __init__(self, number: float | None = None) -> None:
+        self._number = number
+        self._loop = asyncio.get_running_loop()
+        self._demand = 0.0
+        self._progress = 0.0
+        self._since = self._loop.time()
+        self._heap: list[tuple[float, int, Work]] = []
+        self._order = count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def speed(self) -> float:
+        """Seconds of work that are done in a second."""
+        if self._number is None or self._demand <= self._number:
+            return 1.0
+        return self._number / self._demand
+
+    def begin(self, seconds: float, then: Callable[[], None], *, demand: float = 1.0) -> Work:
+        """Start work that takes `seconds` undisturbed; `then` is called when it is done."""
+        self._settle()
+        work = Work(self._progress, self._progress + max(seconds, 0.0), demand, then)
+        self._demand += demand
+        heapq.heappush(self._heap, (work.end, next(self._order), work))
+        self._arm()
+        return work
+
+    def stop(self, work: Work) -> float:
+        """Take work away that is not over; how many of its seconds were done."""
+        assert not work.over, "work that is over cannot be stopped"
+        self._settle()
+        self._leave(work)
+        self._arm()
+        return min(self._progress, work.end) - work.begun
+
+    async def work(self, seconds: float, *, demand: float = 1.0) -> None:
+        """Do work; cancellation stops it."""
+        done = self._loop.create_future()
+        work = self.begin(seconds, lambda: done.set_result(None), demand=demand)
+        try:
+            await done
+        finally:
+            if not work.over:
+                self.stop(work)
+
+    def _leave(self, work: Work) -> None:
+        work.over = True
+        self._demand -= work.demand
+
+    def _settle(self) -> None:
+        now = self._loop.time()
+        self._progress += (now - self._since) * self.speed
+        self._since = now
+
+    def _arm(self) -> None:
+        """Set the timer to the next end."""
+        while self._heap and self._heap[0][2].over:
+            heapq.heappop(self._heap)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._heap:
+            left = max(self._heap[0][0] - self._progress, 0.0)
+            self._timer = self._loop.call_at(self._since + left / self.speed, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._settle()
+        limit = self._progress + _ROUNDING * (1.0 + abs(self._progress))
+        done: list[Work] = []
+        while self._heap and (self._heap[0][2].over or self._heap[0][0] <= limit):
+            work = heapq.heappop(self._heap)[2]
+            if not work.over:
+                self._leave(work)
+                done.append(work)
+        self._arm()
+        for work in done:
+            work.then()
+
+
+class Process:
+    """A process with one event loop: what it does is cut into `SLICES`, between which others have
+    their turn, in the order in which they came; what is `urgent` comes before all that wait."""
+
+    SLICES = 4
+    """Of a piece of work: about as often as a request comes back to the loop for its next part."""
+
+    def __init__(self, cores: Cores) -> None:
+        self._cores = cores
+        self._loop = asyncio.get_running_loop()
+        self._line: deque[_Piece] = deque()
+        self._running = False
+        self._busy_since = 0.0
+        self._busy_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """For how long it has had something to do so far."""
+        now = self._loop.time()
+        return self._busy_s + (now - self._busy_since if self._running else 0.0)
+
+    async def work(self, seconds: float, *, urgent: bool = False) -> None:
+        """Do what takes `seconds` of its own time. To be waited for to its end: who leaves early
+        leaves the work behind."""
+        if seconds <= 0:
+            return
+        piece = _Piece(seconds / self.SLICES, self.SLICES, self._loop.create_future())
+        if urgent:
+            self._line.appendleft(_Piece(seconds, 1, piece.done))
+        else:
+            self._line.append(piece)
+        if not self._running:
+            self._running = True
+            self._busy_since = self._loop.time()
+            self._next()
+        await piece.done
+
+    def _next(self) -> None:
+        if not self._line:
+            self._running = False
+            self._busy_s += self._loop.time() - self._busy_since
+            return
+        piece = self._line.popleft()
+        self._cores.begin(piece.slice_s, lambda: self._sliced(piece))
+
+    def _sliced(self, piece: _Piece) -> None:
+        piece.left -= 1
+        if piece.left:
+            self._line.append(piece)
+        elif not piece.done.done():
+            piece.done.set_result(None)
+        self._next()
+
+
+@dataclass(slots=True)
+class _Piece:
+    slice_s: float
+    left: int
+    done: asyncio.Future[None]

@@ -1,0 +1,303 @@
+"""An engine in virtual time: slots, decode steps, prefills, KV memory, updates.
+
+Every running request gets one token a step, so a request that joins at step s with n tokens to go
+leaves at step s + n: between two events nothing has to be computed, whatever the lengths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal, get_args
+
+from agentgym_rl.engine import Interrupt
+from agentgym_rl.errors import ConfigError
+
+from .cores import Cores, Work
+from .rates import EngineRates
+
+State = Literal["idle", "decode", "prefill", "paused"]
+
+_ROUNDING = 1e-6
+_WATERMARK = 0.01
+"""Share of the KV memory that is kept free when a request is let in, as vLLM does."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """`left` tokens to be sampled after `context` ones, of which `cached` need no prefill."""
+
+    context: int
+    left: float
+    cached: int
+    done: asyncio.Future[bool]
+    """True: it has all its tokens. False: it was cut off, with fewer."""
+    versions: list[int] = field(default_factory=list[int])
+    """That sampled it, oldest first."""
+    sampled: float = 0.0
+    joined: float = 0.0
+    """The engine's step at which it did."""
+    end: float = 0.0
+
+
+class SimulatedEngine:
+    """What a server of `arl engine` does with its time."""
+
+    def __init__(
+        self, name: str, rates: EngineRates, cores: Cores, *, slots: int, demand: float
+    ) -> None:
+        self.name = name
+        self.version = 0
+        self.tokens = 0.0
+        """Sampled so far."""
+        self.request_s = 0.0
+        """Running requests, integrated over time."""
+        self.preemptions = 0
+        self._rates = rates
+        self._cores = cores
+        self._slots = slots
+        self._demand = demand
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, Request] = {}
+        self._ends: list[tuple[float, int, Request]] = []
+        self._waiting: deque[Request] = deque()
+        self._held: deque[Request] = deque()
+        self._holds = False
+        self._frozen = False
+        self._rebuilds = False
+        self._order = count()
+        self._step = 0.0
+        self._context = 0.0
+        self._work: Work | None = None
+        self._planned = 0.0
+        self._prefilling = False
+        self._woken = False
+        self._drained: asyncio.Future[None] | None = None
+        self._seconds: dict[State, float] = dict.fromkeys(get_args(State), 0.0)
+        self._state: State = "idle"
+        self._since = self._loop.time()
+
+    # ------------------------------------------------------------------ requests
+    def submit(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            ConfigError: it would not fit into the memory even alone.
+        """
+        limit = self._rates.kv_tokens
+        if limit is not None and request.context + request.left > limit:
+            raise ConfigError(
+                f"an episode of {request.context + request.left:.0f} tokens does not fit into the "
+                f"KV memory of an engine, {limit} tokens: raise engine.tensor_parallel_size, or "
+                "lower rollout.max_tokens"
+            )
+        (self._held if self._holds else self._waiting).append(request)
+        self._wake()
+
+    @property
+    def seconds(self) -> dict[State, float]:
+        """Spent in each state so far."""
+        self._enter(self._state)
+        return dict(self._seconds)
+
+    def count_tokens(self) -> float:
+        """Tokens sampled so far, to this very moment."""
+        self._settle()
+        self._wake()
+        return self.tokens
+
+    # ------------------------------------------------------------------ updates
+    async def update(self, version: int, *, interrupt: Interrupt, pause_s: float) -> None:
+        """Serve `version` from when this returns; samples nothing for `pause_s` of its work."""
+        if interrupt == "wait":
+            await self._drain()
+        self._settle()
+        self._frozen = self._holds = True
+        if interrupt == "abort":
+            self._cut_off()
+        self._enter("paused")
+        await self._cores.work(pause_s, demand=self._demand)
+        self.version = version
+        for request in self._running.values():
+            request.versions.append(version)
+        self._rebuilds = interrupt == "recompute" and bool(self._running)
+        self._frozen = self._holds = False
+        self._waiting += self._held
+        self._held.clear()
+        self._enter("prefill" if self._prefilling else "idle")
+        self._wake()
+
+    async def _drain(self) -> None:
+        self._holds = True
+        if self._running or self._waiting or self._prefilling:
+            self._drained = self._loop.create_future()
+            await self._drained
+            self._drained = None
+
+    def _cut_off(self) -> None:
+        requests = [*self._running.values(), *self._waiting]
+        for request in self._running.values():
+            request.sampled = self._step - request.joined
+        self._running.clear()
+        self._waiting.clear()
+        self._ends.clear()
+        self._context = 0.0
+        for request in requests:
+            request.done.set_result(False)
+
+    # ------------------------------------------------------------------ its time
+    def _wake(self) -> None:
+        """Look again, once all that happens at this moment has happened."""
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._woken = False
+        self._settle()
+        if self._prefilling:
+            return
+        self._retire()
+        if self._frozen:
+            return
+        self._preempt()
+        tokens, rounds = self._admit()
+        if self._rebuilds:
+            self._rebuilds = False
+            tokens, rounds = tokens + int(self._context), rounds + 1
+        seconds = rounds * self._rates.prefill_s + tokens * self._rates.prefill_s_per_token
+        if seconds > 0:
+            self._prefilling = True
+            self._enter("prefill")
+            self._cores.begin(seconds, self._prefilled, demand=self._demand)
+        elif self._running:
+            self._decode()
+        else:
+            self._enter("idle")
+
+    def _prefilled(self) -> None:
+        self._prefilling = False
+        if not self._frozen:
+            self._enter("idle")
+        self._look()
+
+    def _decode(self) -> None:
+        """Until the next request is done, or the memory is full."""
+        steps = self._next_end() - self._step
+        limit = self._rates.kv_tokens
+        if limit is not None:
+            steps = min(steps, max(1.0, (limit - self._context) / len(self._running)))
+        self._planned = steps
+        self._enter("decode")
+        self._work = self._cores.begin(self._seconds_of(steps), self._decoded, demand=self._demand)
+
+    def _decoded(self) -> None:
+        self._work = None
+        self._advance(self._planned)
+        self._look()
+
+    def _settle(self) -> None:
+        """Count what has been decoded so far, and stop."""
+        if self._work is not None:
+            seconds = self._cores.stop(self._work)
+            self._work = None
+            self._advance(min(self._steps_in(seconds), self._planned))
+            self._enter("idle")
+
+    def _advance(self, steps: float) -> None:
+        running = len(self._running)
+        self._step += steps
+        self._context += steps * running
+        self.tokens += steps * running
+
+    def _seconds_of(self, steps: float) -> float:
+        """Of so many decode steps, contexts growing on the way."""
+        rates, running = self._rates, len(self._running)
+        first = self._step_s()
+        return steps * first + rates.step_s_per_context_token * running * steps * steps / 2
+
+    def _steps_in(self, seconds: float) -> float:
+        """The inverse of `_seconds_of`."""
+        half = self._rates.step_s_per_context_token * len(self._running) / 2
+        first = self._step_s()
+        if half == 0 or first * first > 1e12 * half * seconds:
+            return seconds / first if first else math.inf
+        return (math.sqrt(first * first + 4 * half * seconds) - first) / (2 * half)
+
+    def _step_s(self) -> float:
+        rates = self._rates
+        return (
+            rates.step_s
+            + rates.step_s_per_request * len(self._running)
+            + rates.step_s_per_context_token * self._context
+        )
+
+    # ------------------------------------------------------------------ who runs
+    def _next_end(self) -> float:
+        while self._ends[0][1] not in self._running:
+            heapq.heappop(self._ends)
+        return self._ends[0][0]
+
+    def _retire(self) -> None:
+        while self._running and self._next_end() <= self._step + _ROUNDING:
+            _, number, request = heapq.heappop(self._ends)
+            del self._running[number]
+            self._context -= request.context + (request.end - request.joined)
+            request.sampled = request.left
+            request.done.set_result(True)
+        if not self._running:
+            self._context = 0.0
+            if self._drained is not None and not self._waiting and not self._drained.done():
+                self._drained.set_result(None)
+
+    def _preempt(self) -> None:
+        """While the memory is full, whoever came last goes back in line, and begins again with a
+        prefill of all that it has."""
+        limit = self._rates.kv_tokens
+        if limit is None:
+            return
+        while self._context > limit - _ROUNDING and len(self._running) > 1:
+            number, request = self._running.popitem()
+            sampled = self._step - request.joined
+            self._context -= request.context + sampled
+            request.context += round(sampled)
+            request.left -= sampled
+            request.cached = 0
+            self._waiting.appendleft(request)
+            self.preemptions += 1
+            assert number not in self._running
+
+    def _admit(self) -> tuple[int, int]:
+        """Let in who fits; tokens to prefill, and whether there is a prefill (0 or 1)."""
+        tokens, joined = 0, 0
+        while self._waiting and len(self._running) < self._slots:
+            request = self._waiting[0]
+            if not self._has_room(request):
+                break
+            self._waiting.popleft()
+            tokens += max(request.context - request.cached, 0)
+            joined += 1
+            number = next(self._order)
+            request.joined, request.end = self._step, self._step + request.left
+            if not request.versions or request.versions[-1] != self.version:
+                request.versions.append(self.version)
+            self._running[number] = request
+            self._context += request.context
+            heapq.heappush(self._ends, (request.end, number, request))
+        return tokens, int(joined > 0)
+
+    def _has_room(self, request: Request) -> bool:
+        limit = self._rates.kv_tokens
+        if limit is None:
+            return True
+        return self._context + request.context <= limit * (1 - _WATERMARK) or not self._running
+
+    def _enter(self, state: State) -> None:
+        now = self._loop.time()
+        self._seconds[self._state] += now - self._since
+        self.request_s += len(self._running) * (now - self._since)
+        self._since, self._state = now, state

@@ -1,0 +1,119 @@
+"""Records without content: what the real rollout and controller are given and write to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from agentgym_rl.batch import StepReport
+from agentgym_rl.buffer import Group
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.metrics import MetricsFile
+from agentgym_rl.task import Task, TaskSource
+from agentgym_rl.timeline import PhasesFile, StepPhases
+from agentgym_rl.trajectory import NOT_SAMPLED, Row, Trajectory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedRow(Row):
+    """A row of some length; its arrays are one number, however long."""
+
+    trained: int = 0
+
+    @property
+    def num_trained(self) -> int:
+        return self.trained
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulatedTrajectory(Trajectory):
+    """An episode of one row."""
+
+    versions: Sequence[int] = ()
+
+    @property
+    def num_trained(self) -> int:
+        return self.rows[0].num_trained
+
+    @property
+    def trained_versions(self) -> list[int]:
+        return list(self.versions)
+
+    @property
+    def oldest_version(self) -> int | None:
+        return min(self.versions) if self.num_trained else None
+
+
+@lru_cache(maxsize=100_000)
+def row(tokens: int, trained: int) -> SimulatedRow:
+    """A row of so many tokens, of which some train."""
+
+    def all(value: float, dtype: type[np.generic]) -> Any:
+        return np.broadcast_to(np.asarray(value, dtype), (tokens,))
+
+    return SimulatedRow(
+        tokens=all(0, np.int32),
+        loss_mask=all(0, np.bool_),
+        behavior_logprobs=all(0, np.float32),
+        policy_versions=all(NOT_SAMPLED, np.int32),
+        admitted_versions=all(NOT_SAMPLED, np.int32),
+        temperatures=all(0, np.float32),
+        turn_ids=all(-1, np.int32),
+        times_s=all(0, np.float64),
+        trained=trained,
+    )
+
+
+class NoTasks(TaskSource):
+    """Endless tasks that are nothing but their number."""
+
+    def __getitem__(self, index: int, /) -> Task:
+        return Task(id=str(index), seed=index)
+
+
+class NoLog(EpisodeLog):
+    """Keeps nothing: what is simulated is not resumed."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def add_member(self, member: Trajectory) -> None:
+        pass
+
+    async def add_group(
+        self, task: Task, task_index: int, group: Group, *, dropped: str = ""
+    ) -> None:
+        pass
+
+    async def drop(self, groups: Sequence[Group], cause: str) -> None:
+        pass
+
+    async def lease(self, groups: Sequence[Group], step: int) -> None:
+        pass
+
+    async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
+        pass
+
+
+class NoMetrics(MetricsFile):
+    """Writes no file: the controller has the history."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        pass
+
+
+class NoPhases(PhasesFile):
+    """Writes no file: reports are kept by who makes them."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, found: StepPhases) -> None:
+        pass

@@ -1,0 +1,111 @@
+"""A plan for people to read, 80 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .prediction import Prediction
+from .search import Tried
+
+_WIDTH = 80
+
+
+def prediction_text(prediction: Prediction) -> str:
+    """What a run would do."""
+    p = prediction
+    rows = [
+        ("episodes trained", f"{_figures(p.episodes_per_s)}/s"),
+        ("tokens trained", f"{_figures(p.trained_tokens_per_s)}/s"),
+        ("tokens sampled", f"{_figures(p.generated_tokens_per_s)}/s"),
+        ("a batch takes", f"{_figures(p.step_s)} s"),
+        ("  the trainer waits", f"{p.trainer_idle:.0%}"),
+        ("  and publishes weights for", f"{_figures(p.weight_sync_s)} s"),
+        ("staleness", f"{p.staleness_mean:.2f} on average, {p.staleness_max:.0f} at most"),
+        ("groups dropped as too old", f"{p.dropped_groups}"),
+        ("engines idle", f"{p.engine_idle:.0%}"),
+        ("  busy with prompts", f"{p.engine_prefill:.0%}"),
+        ("  paused for new weights", f"{p.engine_paused:.1%}"),
+        ("  requests at a time, each", f"{p.requests_per_engine:.1f}"),
+        ("tokens sampled while training", f"{p.overlap:.0%}"),
+    ]
+    if p.rollout_busy:
+        rows.append(("rollout process busy", f"{p.rollout_busy:.0%}"))
+    if p.preemptions:
+        rows.append(("requests put back (KV memory full)", f"{p.preemptions}"))
+    lines = [f"  {name:<36}{value}" for name, value in rows]
+    for note in p.notes:
+        lines += textwrap.wrap(
+            f"note: {note}", _WIDTH, initial_indent="  ", subsequent_indent="    "
+        )
+    return "\n".join(lines)
+
+
+def search_text(tried: Sequence[Tried], best: Tried) -> str:
+    """What was tried, a line each, and what is recommended."""
+    head = ("varied", "engines", "ranks", "stale", "batch", "at once")
+    head += ("episodes/s", "stale", "trainer", "engines")
+    lines = ["                                          |  result            idle", _line(head)]
+    for each in tried:
+        values, p = each.changes, each.prediction
+        lines.append(
+            _line(
+                (
+                    ("*" if each is best else "") + each.axis,
+                    *(str(value) for value in values.values()),
+                    _figures(p.episodes_per_s),
+                    f"{p.staleness_mean:.1f}",
+                    f"{p.trainer_idle:.0%}",
+                    f"{p.engine_idle:.0%}",
+                )
+            )
+        )
+    return "\n".join([*lines, "", *_recommended(tried[0], best)])
+
+
+def _recommended(first: Tried, best: Tried) -> list[str]:
+    if best is first:
+        return ["Nothing that was tried is worth a change."]
+    gain = best.prediction.episodes_per_s / first.prediction.episodes_per_s - 1
+    flags = [
+        f"--{key}={value}" for key, value in best.changes.items() if first.changes[key] != value
+    ]
+    text = f"Recommended, {gain:+.0%}: {' '.join(flags)}"
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _line(cells: Sequence[str]) -> str:
+    widths = (-12, 8, 6, 6, 6, 8, 12, 6, 8, 8)
+    return "".join(
+        f"{cell:<{-width}}" if width < 0 else f"{cell:>{width}}"
+        for cell, width in zip(cells, widths, strict=True)
+    ).rstrip()
+
+
+def plan_json(
+    prediction: Prediction,
+    tried: Sequence[Tried],
+    best: Tried | None,
+    *,
+    rates: Mapping[str, Any],
+    calibration: Mapping[str, float] | None,
+) -> dict[str, Any]:
+    """All of it, for programs."""
+    return {
+        "prediction": {**prediction.numbers(), "notes": list(prediction.notes)},
+        "calibration": calibration,
+        "tried": [
+            {"axis": t.axis, **t.changes, **t.prediction.numbers(), "recommended": t is best}
+            for t in tried
+        ],
+        "recommended": best.changes if best else None,
+        "rates": rates,
+    }
+
+
+def _figures(value: float) -> str:
+    """Three significant ones, without an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,150 @@
+"""What else could be configured, and how fast that would be: one thing at a time is changed, from
+the configuration on, and what is best is kept for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.config import Config
+from agentgym_rl.errors import ConfigError
+
+from .lengths import Shapes
+from .prediction import Prediction
+from .rates import Rates
+from .simulation import simulate
+
+WORTH = 0.03
+"""By how much faster something must be to be worth more staleness, memory or change."""
+_BOUNDS = (0, 1, 2, 4, 8)
+_BEGINNING = 3
+"""Batches, and twice the bound on staleness, in which a run gets going."""
+_BATCHES = 8
+"""That are looked at after those."""
+
+Changes = Mapping[str, Any]
+ShapesOf = Callable[[Config], Shapes]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A configuration, and what it would do."""
+
+    axis: str
+    """What was being varied: split, concurrency, staleness or batch; "configured" of the first."""
+    config: Config
+    prediction: Prediction
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What the search varies, as keys of the configuration."""
+        engine, rollout = self.config.own_engine, self.config.rollout
+        return {
+            "engine.num_servers": engine.num_servers,
+            "trainer.num_ranks": self.config.trainer.num_ranks,
+            "rollout.max_staleness": rollout.max_staleness,
+            "rollout.groups_per_batch": rollout.groups_per_batch,
+            "rollout.max_concurrent": rollout.admitted_groups,
+        }
+
+
+def search(
+    config: Config, rates: Rates, shapes_of: ShapesOf, *, gpus: int | None
+) -> tuple[list[Tried], Tried]:
+    """All that was tried, and what is recommended. `gpus`: how many may be split between engines
+    and trainer; None: the split stays."""
+    tried = [_tried("configured", config, rates, shapes_of)]
+    best = tried[0]
+    for axis, options in _axes(gpus):
+        found = [best]
+        for changes in options(best.config):
+            candidate = changed(best.config, changes)
+            if candidate != best.config:
+                found.append(_tried(axis, candidate, rates, shapes_of))
+        tried += found[1:]
+        best = _preferred(axis, found)
+    return tried, best
+
+
+def changed(config: Config, changes: Changes) -> Config:
+    """`config` with other values of dotted keys."""
+    values = config.model_dump()
+    for key, value in changes.items():
+        *sections, name = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner[section]
+        inner[name] = value
+    return Config.model_validate(values)
+
+
+def settled(config: Config, rates: Rates, shapes_of: ShapesOf) -> Prediction:
+    """How a run goes once it has got going: of its beginning, as much as that takes, and some
+    batches more. Episodes that were recorded are those of the whole run all the same."""
+    skip = min(_BEGINNING + 2 * config.rollout.max_staleness, max(1, config.steps // 2))
+    batches = min(config.steps, skip + _BATCHES)
+    shapes = shapes_of(changed(config, {"steps": batches}))
+    return simulate(config, rates, shapes, skip=skip, batches=batches)
+
+
+def _tried(axis: str, config: Config, rates: Rates, shapes_of: ShapesOf) -> Tried:
+    return Tried(axis, config, settled(config, rates, shapes_of))
+
+
+def _axes(gpus: int | None) -> Iterator[tuple[str, Callable[[Config], Iterator[Changes]]]]:
+    if gpus is not None:
+        yield "split", lambda config: _splits(config, gpus)
+    yield "concurrency", _concurrency
+    yield "staleness", _staleness
+    yield "batch", _batches
+
+
+def _splits(config: Config, gpus: int) -> Iterator[Changes]:
+    """Engines on 1/2, 5/8, 3/4 and 7/8 of the GPUs, the trainer on the others."""
+    each = getattr(config.engine, "tensor_parallel_size", 1)
+    seen: set[int] = set()
+    for eighths in (4, 5, 6, 7):
+        servers = max(1, round(gpus * eighths / 8 / each))
+        ranks = gpus - servers * each
+        if ranks >= 1 and servers not in seen:
+            seen.add(servers)
+            replicas = config.trainer.num_replicas
+            yield {
+                "engine.num_servers": servers,
+                "trainer.num_ranks": ranks,
+                "trainer.num_replicas": replicas if ranks % replicas == 0 else 1,
+            }
+    if not seen:
+        raise ConfigError(f"--gpus {gpus}: too few for an engine of {each} and a trainer")
+
+
+def _concurrency(config: Config) -> Iterator[Changes]:
+    for times in (1, 2, 3, 4):
+        yield {"rollout.max_concurrent": times * config.rollout.groups_per_batch}
+
+
+def _staleness(config: Config) -> Iterator[Changes]:
+    for bound in _BOUNDS:
+        yield {"rollout.max_staleness": bound, "rollout.lookahead": None}
+
+
+def _batches(config: Config) -> Iterator[Changes]:
+    now, concurrent = config.rollout.groups_per_batch, config.rollout.admitted_groups
+    for size in (now // 2, now * 2):
+        if size >= 1:
+            yield {"rollout.groups_per_batch": size, "rollout.max_concurrent": concurrent}
+
+
+def _preferred(axis: str, found: Sequence[Tried]) -> Tried:
+    """The fastest; and of those nearly as fast, what costs least: in staleness, in memory of
+    engines, or in change."""
+    fastest = max(tried.prediction.episodes_per_s for tried in found)
+    good = [t for t in found if t.prediction.episodes_per_s >= (1 - WORTH) * fastest]
+    if axis == "staleness":
+        return min(good, key=lambda tried: tried.config.rollout.max_staleness)
+    if axis == "concurrency":
+        return min(good, key=lambda tried: tried.config.rollout.admitted_groups)
+    if axis == "batch" and found[0] in good:
+        return found[0]
+    return max(good, key=lambda tried: tried.prediction.episodes_per_s)

@@ -1,0 +1,238 @@
+"""A run in virtual time: the real rollout, buffer and controller, with simulated engines, trainer
+and episodes around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.buffer import Buffer
+from agentgym_rl.config import Config
+from agentgym_rl.controller import Controller
+from agentgym_rl.episode import Player
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.metrics import COMPUTE_PHASES
+from agentgym_rl.rollout import Rollout
+
+from .clock import run_virtual
+from .cores import Cores, Process
+from .engine import SimulatedEngine, State
+from .fleet import SimulatedFleet
+from .lengths import Shapes
+from .player import SimulatedPlayer
+from .prediction import Prediction
+from .rates import Rates
+from .records import NoLog, NoMetrics, NoPhases, NoTasks
+from .trainer import Packing, SimulatedTrainer
+
+
+def simulate(
+    config: Config,
+    rates: Rates,
+    shapes: Shapes,
+    *,
+    skip: int = 1,
+    batches: int | None = None,
+    packing: Packing = fill_bins,
+) -> Prediction:
+    """What a run of `config` would do; its first `skip` batches are left out of the means.
+
+    `batches`: it is only looked at until so many are trained, and goes on after that; None: to its
+    end, at which nothing new is played.
+
+    Raises:
+        ConfigError: it has what is not modelled, or what cannot be.
+        TimeoutError: the run would wait for something longer than it may.
+    """
+    _check(config)
+    batches = config.steps if batches is None else min(batches, config.steps)
+    run = _Run(config, rates, shapes, packing)
+    return run_virtual(run.predict(min(skip, batches - 1), batches))
+
+
+def _check(config: Config) -> None:
+    if config.algo.baseline == "critic":
+        raise ConfigError(
+            "arl plan does not model critics: got algo.baseline 'critic'; plan with 'mean', and "
+            "add a pass of the critic's size to the trainer's rates"
+        )
+    if config.steps < 2:
+        raise ConfigError(f"steps {config.steps}: a plan needs 2 batches or more")
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Counters at one moment."""
+
+    now_s: float
+    seconds: Mapping[State, float]
+    request_s: float
+    tokens: float
+    busy_s: float
+
+
+class _Run:
+    def __init__(self, config: Config, rates: Rates, shapes: Shapes, packing: Packing) -> None:
+        self._config, self._rates, self._shapes = config, rates, shapes
+        self._packing = packing
+        self._marks: list[_Mark] = []
+
+    async def predict(self, skip: int, batches: int) -> Prediction:
+        config, rates = self._config, self._rates
+        engine = config.own_engine
+        cores = Cores(rates.cores)
+        process = Process(cores)
+        fleet = SimulatedFleet(
+            [
+                SimulatedEngine(
+                    f"engine-{index}",
+                    rates.engine,
+                    cores,
+                    slots=engine.max_num_seqs,
+                    demand=engine.num_threads,
+                )
+                for index in range(engine.num_servers)
+            ],
+            interrupt=config.rollout.interrupt,
+            at_once=config.weights.transport in ("nccl", "ipc"),
+            prefix_cache=rates.engine.prefix_cache,
+        )
+        player = SimulatedPlayer(self._shapes, fleet, process, turn_s=rates.rollout.turn_s)
+        buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
+        loop = asyncio.get_running_loop()
+
+        def mark() -> None:
+            self._marks.append(
+                _Mark(
+                    loop.time(),
+                    fleet.seconds,
+                    fleet.request_s,
+                    fleet.count_tokens(),
+                    process.busy_s,
+                )
+            )
+
+        controller = Controller(
+            config,
+            buffer,
+            NoLog(),
+            NoMetrics(),
+            NoPhases(),
+            publications=fleet,
+            token="",
+            on_step=lambda step, metrics: mark(),
+        )
+        rollout = Rollout(
+            config,
+            player=cast(Player, player),
+            tasks=NoTasks(),
+            buffer=buffer,
+            episodes=NoLog(),
+            controller=controller,
+        )
+        trainer = SimulatedTrainer(
+            config, rates, controller, fleet, cores, process, packing=self._packing
+        )
+        await _until_trained(rollout, trainer, batches)
+        return self._summary(skip, controller, fleet, trainer, player)
+
+    def _summary(
+        self,
+        skip: int,
+        controller: Controller,
+        fleet: SimulatedFleet,
+        trainer: SimulatedTrainer,
+        player: SimulatedPlayer,
+    ) -> Prediction:
+        config = self._config
+        # From one report to another; without `skip`, from the very beginning.
+        nothing = _Mark(0.0, {}, 0.0, 0.0, 0.0)
+        first = self._marks[skip - 1] if skip else nothing
+        last = self._marks[-1]
+        seconds = max(last.now_s - first.now_s, 1e-12)
+        steps = trainer.steps[skip:]
+        history = controller.history
+        engine_s = seconds * config.own_engine.num_servers
+        spent: dict[State, float] = {
+            state: (last.seconds[state] - first.seconds.get(state, 0.0)) / engine_s
+            for state in ("idle", "prefill", "paused")
+        }
+        rollout = config.rollout
+        generated = last.tokens - first.tokens
+        return Prediction(
+            episodes_per_s=len(steps) * rollout.groups_per_batch * rollout.group_size / seconds,
+            trained_tokens_per_s=sum(step.trained_tokens for step in steps) / seconds,
+            generated_tokens_per_s=generated / seconds,
+            step_s=seconds / len(steps),
+            staleness_mean=_mean([m["staleness/mean"] for m in history[skip:]]),
+            staleness_max=max(m["staleness/max"] for m in history),
+            dropped_groups=int(history[-1]["staleness/dropped"]),
+            versions_per_episode=_mean([m["versions_per_episode"] for m in history[skip:]]),
+            trainer_idle=sum(step.seconds("rollout_wait") for step in steps) / seconds,
+            engine_idle=spent["idle"],
+            engine_prefill=spent["prefill"],
+            engine_paused=spent["paused"],
+            requests_per_engine=(last.request_s - first.request_s) / engine_s,
+            rollout_busy=(last.busy_s - first.busy_s) / seconds,
+            overlap=sum(step.overlapped_tokens for step in steps) / max(generated, 1.0),
+            turn_s=_mean(player.turns),
+            compute_s=_mean([step.seconds(*COMPUTE_PHASES) for step in steps]),
+            weight_sync_s=_mean([step.seconds("weight_sync") for step in steps]),
+            micro_batches=_mean([step.micro_batches for step in steps]),
+            preemptions=fleet.preemptions,
+            skipped=skip,
+            steps=trainer.steps,
+            notes=_notes(config, trainer, player),
+        )
+
+
+async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer, batches: int) -> None:
+    """Both sides, until so many batches are trained.
+
+    Raises:
+        ConfigError, TimeoutError: as the run itself would.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            playing = tasks.create_task(rollout.run(), name="rollout")
+            await trainer.run(batches)
+            playing.cancel()
+    except BaseExceptionGroup as group:
+        leaf: BaseException = group
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        raise leaf from None
+
+
+def _notes(config: Config, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:
+    """Deadlines that the run would miss."""
+    longest = {
+        "rollout.turn_timeout_s": (config.rollout.turn_timeout_s, player.longest_turn_s, "turn"),
+        "rollout.episode_timeout_s": (
+            config.rollout.episode_timeout_s,
+            player.longest_episode_s,
+            "episode",
+        ),
+        "trainer.batch_timeout_s": (
+            config.trainer.batch_timeout_s,
+            max(step.seconds("rollout_wait") for step in trainer.steps),
+            "wait of the trainer for a batch",
+        ),
+        "weights.update_timeout_s": (
+            config.weights.update_timeout_s,
+            max(step.seconds("weight_sync") for step in trainer.steps),
+            "publication of weights",
+        ),
+    }
+    return [
+        f"the longest {what} takes {found:.0f} s, more than {key} {limit:g}: raise it"
+        for key, (limit, found, what) in longest.items()
+        if found > limit
+    ]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,176 @@
+"""A trainer in virtual time: real batches, packed as real trainers pack them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.config import AlgoConfig, Config
+from agentgym_rl.controller import Controller
+from agentgym_rl.metrics import COMPUTE_PHASES
+
+from .cores import Cores, Process
+from .fleet import SimulatedFleet
+from .rates import Rates
+
+Packing = Callable[[Sequence[int], int], list[list[int]]]
+"""Row lengths and a budget of tokens to micro-batches, as lists of indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A batch as it went; all in virtual seconds."""
+
+    reported_s: float
+    """When its version was on every engine."""
+    intervals: list[tuple[str, float, float]]
+    """(phase, start, end), of the phases of `phases.jsonl`."""
+    trained_tokens: int
+    overlapped_tokens: float
+    """Sampled while the trainer computed."""
+    micro_batches: int
+
+    def seconds(self, *phases: str) -> float:
+        return sum(end - start for name, start, end in self.intervals if name in phases)
+
+
+class SimulatedTrainer:
+    """All ranks of a trainer, in step."""
+
+    def __init__(
+        self,
+        config: Config,
+        rates: Rates,
+        controller: Controller,
+        fleet: SimulatedFleet,
+        cores: Cores,
+        process: Process,
+        *,
+        packing: Packing = fill_bins,
+    ) -> None:
+        """`process` is the rollout's, which assembles batches."""
+        self.steps: list[Step] = []
+        self._config = config
+        self._rates = rates
+        self._controller = controller
+        self._fleet = fleet
+        self._cores = cores
+        self._process = process
+        self._packing = packing
+        self._clock = asyncio.get_running_loop().time
+        self._intervals: list[tuple[str, float, float]] = []
+        self._overlapped = 0.0
+        self._micro_batches = 0
+
+    async def run(self, batches: int) -> None:
+        """Train so many."""
+        for step in range(batches):
+            self._intervals, self._overlapped, self._micro_batches = [], 0.0, 0
+            shards = await self._wait(step)
+            await self._train(shards)
+            await self._publish(step + 1)
+            await self._report(step, shards[0])
+
+    async def _wait(self, step: int) -> list[BatchShard]:
+        start = self._clock()
+        shards: list[BatchShard] = []
+        for rank in range(self._config.trainer.num_ranks):
+            shard = None
+            while shard is None:
+                shard = await self._controller.batch(step, rank)
+            shards.append(shard)
+        seconds = self._rates.rollout.handover_s_per_episode * len(shards[0].rewards)
+        await self._process.work(seconds, urgent=True)
+        self._intervals.append(("rollout_wait", start, self._clock()))
+        return shards
+
+    async def _train(self, shards: Sequence[BatchShard]) -> None:
+        trainer, rates = self._config.trainer, self._rates.trainer
+        flat = [[item for part in shard.minibatches for item in part] for shard in shards]
+        forward = self._seconds(flat, rates.forward_microbatch_s, rates.forward_s_per_token)
+        await self._compute("proximal", forward)
+        if self._config.algo.kl.coef:
+            await self._compute("reference", forward)
+        learning = learning_episodes(shards[0], self._config.algo)
+        for _ in range(trainer.epochs):
+            for number in range(trainer.num_minibatches):
+                parts = [
+                    [item for item in shard.minibatches[number] if learning[item.episode]]
+                    for shard in shards
+                ]
+                if not any(parts):
+                    continue
+                seconds = self._seconds(parts, rates.train_microbatch_s, rates.train_s_per_token)
+                await self._compute("forward_backward", seconds)
+                await self._compute("optimizer", rates.optimizer_s)
+
+    def _seconds(self, parts: Sequence[Sequence[BatchRow]], each_s: float, token_s: float) -> float:
+        budget = self._config.trainer.max_tokens_per_microbatch
+        rounds = rounds_of(parts, budget, packing=self._packing)
+        self._micro_batches += len(rounds)
+        return sum(each_s + token_s * tokens for tokens in rounds)
+
+    async def _compute(self, phase: str, seconds: float) -> None:
+        start, before = self._clock(), self._fleet.count_tokens()
+        trainer = self._config.trainer
+        await self._cores.work(seconds, demand=trainer.num_ranks * trainer.num_threads)
+        self._intervals.append((phase, start, self._clock()))
+        if phase in COMPUTE_PHASES:
+            self._overlapped += self._fleet.count_tokens() - before
+
+    async def _publish(self, version: int) -> None:
+        start, weights = self._clock(), self._rates.weights
+        names = await self._fleet.begin_publication(version)
+        await self._cores.work(weights.stage_s)
+        await self._fleet.swap(version, pause_s=weights.pause_s)
+        await self._fleet.end_publication(version, served=names, failed={})
+        self._intervals.append(("weight_sync", start, self._clock()))
+
+    async def _report(self, step: int, shard: BatchShard) -> None:
+        await self._cores.work(self._rates.trainer.between_s)
+        await self._controller.report(
+            StepReport(
+                step=step,
+                version=step + 1,
+                metrics={},
+                group_ids=list(dict.fromkeys(shard.group_ids)),
+            )
+        )
+        self.steps.append(
+            Step(
+                self._clock(),
+                self._intervals,
+                shard.num_trained_tokens,
+                self._overlapped,
+                self._micro_batches,
+            )
+        )
+
+
+def learning_episodes(shard: BatchShard, algo: AlgoConfig) -> list[bool]:
+    """By episode of the batch: whether the trainer computes gradients for it, as its advantage is
+    not zero, or as the loss has more than advantages."""
+    in_group = algo.baseline in ("mean", "leave_one_out")
+    if not in_group or algo.kl.coef or algo.entropy_coef:
+        return [True] * len(shard.rewards)
+    rewards: dict[str, set[float]] = {}
+    for group_id, reward in zip(shard.group_ids, shard.rewards, strict=True):
+        rewards.setdefault(group_id, set()).add(reward)
+    return [len(rewards[group_id]) > 1 for group_id in shard.group_ids]
+
+
+def rounds_of(
+    parts: Sequence[Sequence[BatchRow]], budget: int, *, packing: Packing = fill_bins
+) -> list[int]:
+    """Tokens of each micro-batch of a pass over each rank's rows: ranks meet at every one, so the
+    rank that has most tokens in it is waited for."""
+    filled: list[list[int]] = []
+    for items in parts:
+        lengths = [len(item.row) for item in items]
+        bins = packing(lengths, budget) if lengths else []
+        filled.append([sum(lengths[i] for i in members) for members in bins])
+    return [max(sizes) for sizes in zip_longest(*filled, fillvalue=0)]

@@ -1,0 +1,114 @@
+"""What may happen to a run, by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ._faulty import Fault, FaultyRun, gone
+
+_LOAD_S = float(os.environ.get("ARL_BENCH_LOAD_S", "600"))
+
+Injection = Callable[[FaultyRun], "float | None"]
+
+
+def _send(command: str, number: signal.Signals) -> Injection:
+    return lambda run: os.kill(run.child(command), number)
+
+
+def _stutter(command: str) -> Injection:
+    """Mostly stopped, for ten seconds; never for long."""
+
+    def inject(run: FaultyRun) -> None:
+        pid = run.child(command)
+        with contextlib.suppress(ProcessLookupError):  # a false alarm, which the run's log has
+            for _ in range(10):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.8)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.2)
+
+    return inject
+
+
+def _load(seconds: float) -> Injection:
+    """Eight busy loops beside the run."""
+    code = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+
+    def inject(run: FaultyRun) -> None:
+        for _ in range(8):
+            run.helpers.append(subprocess.Popen([sys.executable, "-S", "-c", code]))
+        for helper in run.helpers:
+            helper.wait()
+
+    return inject
+
+
+def _limit(pid: int, kind: int, size: int) -> None:
+    resource.prlimit(pid, kind, (size, resource.RLIM_INFINITY))
+
+
+def _no_memory(run: FaultyRun) -> float:
+    """The trainer may have not a byte more than it has; it happens when it wants one."""
+    pid = run.child("trainer")
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    _limit(pid, resource.RLIMIT_AS, pages * resource.getpagesize())
+    return gone(pid)
+
+
+def _no_disk(run: FaultyRun) -> float:
+    """The trainer may write no large file; it happens when it wants to."""
+    pid = run.child("trainer")
+    _limit(pid, resource.RLIMIT_FSIZE, 300_000)
+    return gone(pid)
+
+
+def _hang(run: FaultyRun) -> float:
+    """The next call of the environment hangs; it happens when there is one."""
+    folder = run.folder.parent
+    (folder / "hang").touch()
+    run.wait(lambda: (folder / "hung").exists(), "a call to hang")
+    return float((folder / "hung").read_text())
+
+
+_ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
+_HANG = ("--rollout.tool_timeout_s=3",)
+_MAIN_JOB = (
+    *("--trainer.num_ranks=2", "--rollout.groups_per_batch=8", "--rollout.group_size=8"),
+    "--trainer.checkpoint_every=20",
+)
+NONE = "none"
+"""Only when it is asked for by name: nothing happens, on a machine under load."""
+FAULTS: Mapping[str, Fault] = {
+    "engine killed": Fault(_send("engine", signal.SIGKILL), _ENGINE),
+    "engine frozen": Fault(_send("engine", signal.SIGSTOP), _ENGINE),
+    "engine slow": Fault(_stutter("engine")),
+    "trainer killed": Fault(_send("trainer", signal.SIGKILL), _TRAINER),
+    "trainer frozen": Fault(_send("trainer", signal.SIGSTOP), _TRAINER),
+    "trainer told to end": Fault(_send("trainer", signal.SIGTERM), _TRAINER),
+    "trainer slow": Fault(_stutter("trainer")),
+    "trainer without memory": Fault(_no_memory, _TRAINER),
+    "one of two ranks killed": Fault(
+        _send("trainer", signal.SIGKILL), _TRAINER, flags=("--trainer.num_ranks=2",)
+    ),
+    "trainer without disk": Fault(_no_disk, ends=True),
+    "log without disk": Fault(
+        lambda run: _limit(run.pid, resource.RLIMIT_FSIZE, 100_000), ends=True
+    ),
+    "controller killed": Fault(lambda run: os.kill(run.pid, signal.SIGKILL), ends=True),
+    "machine loaded": Fault(_load(20.0)),
+    "tool never returns": Fault(
+        _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), hangs=True
+    ),
+    "environment never returns": Fault(
+        _hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *_HANG), hangs=True
+    ),
+    NONE: Fault(_load(_LOAD_S), flags=_MAIN_JOB, stops=True),
+}

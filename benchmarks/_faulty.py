@@ -1,0 +1,275 @@
+"""A run that something happens to, watched from the outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.ledger import audit_ledger
+
+from .crash import _children
+
+_ROOT = Path(__file__).parents[1]
+_STEPS = 24
+_AT_VERSION = 5
+"""The fault comes once so many batches are trained: not at a checkpoint."""
+_DEADLINE_S = 300.0
+_SMALL = (
+    *("--env=math", "--agent=react", "--eval.num_tasks=0", "--logging.plot=false"),
+    *("--logging.progress=plain", "--rollout.groups_per_batch=2", "--rollout.group_size=4"),
+    *("--trainer.checkpoint_every=3", "--engine.num_servers=2"),
+)
+_ALARM = re.compile(r"is out of service|the trainer is lost|has sent no token for")
+_STEPS_WITHOUT_END = 100_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens, and what the run is expected to say of it."""
+
+    inject: Callable[[FaultyRun], float | None]
+    """Makes it happen; returns when it did (CLOCK_MONOTONIC), if not at once."""
+    sign: str = ""
+    """A pattern of the line with which the run says that it has noticed."""
+    flags: Sequence[str] = ()
+    ends: bool = False
+    """The run stops with the cause, and is resumed."""
+    hangs: bool = False
+    """A call of the environment never returns: its own deadline ends it."""
+    stops: bool = False
+    """Nothing happens, however long that takes; then the run is told to end."""
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether it shall be: what is only slow shall not."""
+        return bool(self.sign) or self.ends or self.hangs
+
+
+class FaultyRun:
+    """One run with one fault."""
+
+    def __init__(self, folder: Path, fault: Fault) -> None:
+        self.folder, self.fault = folder, fault
+        folder.parent.mkdir(exist_ok=True)
+        self._lines: list[tuple[float, str]] = []
+        """What the run has said on stderr, each with the moment in CLOCK_MONOTONIC."""
+        self._out = b""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self.helpers: list[subprocess.Popen[bytes]] = []
+
+    def measure(self) -> Row:
+        """The whole: start, break, watch, finish, judge.
+
+        Raises:
+            RuntimeError: the run ended otherwise than expected.
+            TimeoutError: it did not come so far in time.
+        """
+        fault = self.fault
+        steps = _STEPS_WITHOUT_END if fault.stops else _STEPS
+        flags = [*_SMALL, f"--steps={steps}", *fault.flags, f"--run={self.folder}"]
+        self._launch(["train", "--json", *flags])
+        self.wait(lambda: self.version() >= _AT_VERSION, "the first batches")
+        if fault.stops:
+            return self._uneventful()
+        before = self.version()
+        members = [*_children(self.pid, "engine"), *_children(self.pid, "trainer")]
+        begun = time.monotonic()
+        at = fault.inject(self) or begun
+        detected_s = self._noticed(begun, members) - at if fault.is_noticed else None
+        if fault.ends:
+            assert self._process is not None
+            self._process.wait(_DEADLINE_S)
+            at_resume = time.monotonic()
+            self._launch(["train", "--json", "--resume", str(self.folder)])
+        self.wait(lambda: self.version() > before, "a new batch")
+        if fault.sign and "engine" in fault.sign:
+            self.wait(lambda: self._said("serves again", since=begun) is not None, "the engine")
+        full_s = time.monotonic() - (at_resume if fault.ends else at)
+        result = self._result()
+        return self._judged(result, begun) | {
+            "detected_s": _rounded(detected_s),
+            "full_speed_s": _rounded(full_s),
+            "resumed": fault.ends,
+        }
+
+    def _uneventful(self) -> Row:
+        """Leave it alone until `inject` returns, and have it end."""
+        begun = time.monotonic()
+        self.fault.inject(self)
+        watched_s = time.monotonic() - begun
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the run ended by itself: {self._tail()}")
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(_DEADLINE_S)
+        return unmeasured() | self._audited(0.0) | {"watched_s": _rounded(watched_s)}
+
+    def close(self) -> None:
+        """End whatever is left."""
+        for process in filter(None, [*self.helpers, self._process]):
+            if process.poll() is None:
+                process.kill()
+            process.wait(10)
+
+    # ------------------------------------------------------------------ of the run
+    @property
+    def pid(self) -> int:
+        """Of the controller."""
+        assert self._process is not None
+        return self._process.pid
+
+    def child(self, command: str) -> int:
+        """The pid of the last of its processes that run `arl COMMAND`."""
+        end = time.monotonic() + _DEADLINE_S
+        while not (found := sorted(_children(self.pid, command))):
+            if time.monotonic() > end or self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"no {command} to break")
+            time.sleep(0.05)
+        return found[-1]
+
+    def version(self) -> int:
+        """Versions that were published, by the log."""
+        with contextlib.suppress(sqlite3.Error):
+            return self._ask("SELECT max(version) FROM versions")[0][0] or 0
+        return 0
+
+    def _launch(self, words: Sequence[str]) -> None:
+        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "agentgym_rl", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path, "ARL_FAULT_DIR": str(self.folder.parent)},
+        )
+        self._reader = threading.Thread(target=self._read, args=[self._process], daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._lines.append((time.monotonic(), line.decode(errors="replace").rstrip()))
+
+    def _said(self, pattern: str, *, since: float) -> float | None:
+        """When the run first said so after a moment."""
+        found = (at for at, line in list(self._lines) if at >= since and re.search(pattern, line))
+        return next(found, None)
+
+    def _noticed(self, begun: float, members: Sequence[int]) -> float:
+        """The moment in which the run noticed a fault that began then; `members` are the processes
+        that it had."""
+        if self.fault.hangs:
+            found = self.folder.parent / "found"
+            self.wait(found.exists, "the hanging call's end")
+            return float(found.read_text())
+        if self.fault.ends:
+            assert self._process is not None
+            self._process.wait(_DEADLINE_S)
+            for pid in members:
+                gone(pid)
+            return time.monotonic()
+        self.wait(lambda: self._said(self.fault.sign, since=begun) is not None, self.fault.sign)
+        said = self._said(self.fault.sign, since=begun)
+        assert said is not None
+        return said
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Until it is so; `what` says what that is.
+
+        Raises:
+            RuntimeError: the run ended before.
+            TimeoutError: it is not so after five minutes.
+        """
+        assert self._process is not None
+        end = time.monotonic() + _DEADLINE_S
+        while not condition():
+            if self._process.poll() is not None and not condition():
+                raise RuntimeError(f"the run ended before {what}: {self._tail()}")
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {what} after {_DEADLINE_S:g} s: {self._tail()}")
+            time.sleep(0.02)
+
+    def _result(self) -> Mapping[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        out = self._process.stdout.read()  # one object, at the end
+        if self._process.wait(_DEADLINE_S):
+            raise RuntimeError(f"the run failed: {self._tail()}")
+        return json.loads(out)
+
+    def _judged(self, result: Mapping[str, Any], at: float) -> Row:
+        return self._audited(at) | {
+            "tokens_sampled_again": result["engines"]["discarded_tokens"],
+            "failovers": result["engines"]["failovers"],
+            "restarts": result["engines"]["restarts"] + result["trainer_restarts"],
+        }
+
+    def _audited(self, at: float) -> Row:
+        """What the folder says, and what the run has said since then."""
+        report = audit_ledger(self.folder)
+        alarms = [line for said, line in self._lines if said >= at and _ALARM.search(line)]
+        expected = self.fault.is_noticed and not self.fault.hangs
+        return {
+            "faults": report["faults"],
+            "batches": self.version(),
+            "batches_trained_again": report["batches_trained_again"],
+            "of_these_bit_for_bit": report["of_these_bit_for_bit"],
+            "groups_lost": self._ask(_LOST)[0][0],
+            "duplicated": sum("trained twice" in fault for fault in report["faults"]),
+            "poisoned_rewards": self._ask(_POISONED)[0][0],
+            "false_alarms": 0 if expected else len(alarms),
+        }
+
+    def _ask(self, query: str) -> list[tuple[Any, ...]]:
+        file = self.folder / "episodes.db"
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as log:
+            return log.execute(query).fetchall()
+
+    def _tail(self) -> str:
+        return "\n".join(line for _, line in self._lines[-20:])
+
+
+_LOST = "SELECT count(*) FROM groups WHERE status = 'dropped' AND cause != 'stale'"
+_POISONED = """
+    SELECT count(*) FROM trajectories t JOIN groups g USING (group_id)
+    WHERE g.status IN ('leased', 'consumed') AND t.outcome NOT IN ('completed', 'truncated')"""
+
+
+def unmeasured() -> Row:
+    """What every row has, of a run that nothing is known of."""
+    keys = ("batches_trained_again", "of_these_bit_for_bit", "tokens_sampled_again")
+    more = ("groups_lost", "duplicated", "poisoned_rewards", "false_alarms")
+    return {
+        "detected_s": None,
+        "full_speed_s": None,
+        "faults": [],
+        **dict.fromkeys((*keys, *more), 0),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(max(0.0, seconds), 3)
+
+
+def gone(pid: int) -> float:
+    """Wait for the end of a process; when it was."""
+    end = time.monotonic() + _DEADLINE_S
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {pid} is still there after {_DEADLINE_S:g} s")
+        time.sleep(0.005)
+    return time.monotonic()

@@ -1,0 +1,153 @@
+"""Break every part of a run in every way, and see when it is noticed and what it costs.
+
+Each row is one fault in one small run of the math job (two embedded engines, asynchronous): a
+process is killed, stopped (SIGSTOP), starved of memory or of disk, or made slow; a tool, or the
+environment, never returns. What was lost or trained twice is for `arl ledger` to say. "detected_s"
+is from the fault to the run's first word on it (or its end), "full_speed_s" to the first batch
+trained after it that had not been trained before, with every part at work again.
+
+ARL_BENCH_REPEATS (default 5) rows of each fault, ARL_BENCH_FAULTS (names, with commas) of these
+alone. With ARL_BENCH_ROWS=FILE each row is kept there as it comes, and what is there is not done
+again: the whole takes an hour on two idle cores.
+
+ARL_BENCH_FAULTS=none is for false alarms: nothing happens to the main job (two engines, two ranks)
+while eight busy processes take the machine's cores, for ARL_BENCH_LOAD_S seconds (default 600).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ._common import hardware, say, versions
+from ._faults import FAULTS, NONE
+from ._faulty import Fault, FaultyRun, unmeasured
+
+REPEATS = int(os.environ.get("ARL_BENCH_REPEATS", "5"))
+DETECTED_S = 5.0
+GOAL = (
+    f"every fault detected within {DETECTED_S:g} s, no slow part taken for a lost one, every run "
+    "finished, no fault in any ledger (nothing lost, nothing trained twice), no episode trained "
+    "that infrastructure had failed"
+)
+
+Row = dict[str, Any]
+
+
+def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The matrix; `met` says whether the whole goal holds."""
+    chosen = names or [n for n in os.environ.get("ARL_BENCH_FAULTS", "").split(",") if n]
+    if unknown := set(chosen) - FAULTS.keys():
+        raise SystemExit(f"no faults {sorted(unknown)}; there are {', '.join(FAULTS)}")
+    chosen = chosen or [name for name in FAULTS if name != NONE]
+    faults = {name: fault for name, fault in FAULTS.items() if name in chosen}
+    kept = Path(os.environ["ARL_BENCH_ROWS"]) if os.environ.get("ARL_BENCH_ROWS") else None
+    rows = _read(kept)
+    for number in range(repeats):
+        for name, fault in faults.items():
+            if any((row["fault"], row["number"]) == (name, number) for row in rows):
+                continue
+            row = {"system": name, "fault": name, "number": number} | _measure(fault)
+            say(json.dumps(row))
+            rows.append(row)
+            if kept:
+                _write(kept, rows)
+    rows = [row for row in rows if row["fault"] in faults and row["number"] < repeats]
+    checks = _checks(rows, faults)
+    for name, holds in checks.items():
+        say(f"{'holds' if holds else 'FAILS'}: {name}")
+    return {
+        "name": "faults",
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": rows,
+        "table": table(rows),
+        "ratios": {},
+        "goal": GOAL,
+        "checks": checks,
+        "met": all(checks.values()),
+    }
+
+
+def table(rows: Sequence[Row]) -> list[Row]:
+    """One line for each fault: the middle and the worst of what it cost."""
+    lines: list[Row] = []
+    for name in dict.fromkeys(row["fault"] for row in rows):
+        of = [row for row in rows if row["fault"] == name]
+        lines.append(
+            {
+                "fault": name,
+                "runs": len(of),
+                **_spread(of, "detected_s"),
+                **_spread(of, "full_speed_s"),
+                "batches_trained_again": sum(row["batches_trained_again"] for row in of),
+                "of_these_bit_for_bit": sum(row["of_these_bit_for_bit"] for row in of),
+                "tokens_sampled_again": sum(row["tokens_sampled_again"] for row in of),
+                "groups_lost": sum(row["groups_lost"] for row in of),
+                "duplicated": sum(row["duplicated"] for row in of),
+                "poisoned_rewards": sum(row["poisoned_rewards"] for row in of),
+                "false_alarms": sum(row["false_alarms"] for row in of),
+            }
+        )
+    return lines
+
+
+def _measure(fault: Fault) -> Row:
+    """One fault in one run; `error` where the run did not come to its end."""
+    with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
+        faulty = FaultyRun(Path(folder) / "run", fault)
+        try:
+            return faulty.measure() | {"load": os.getloadavg()[0]}
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            return unmeasured() | {"error": str(error)[-2000:], "load": os.getloadavg()[0]}
+        finally:
+            faulty.close()
+
+
+def _read(file: Path | None) -> list[Row]:
+    lines = file.read_text().splitlines() if file and file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _write(file: Path, rows: Sequence[Row]) -> None:
+    """All of them, or, if this process ends meanwhile, those before."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part.replace(file)
+
+
+def _spread(rows: Sequence[Row], key: str) -> dict[str, float | None]:
+    found = [row[key] for row in rows if row[key] is not None]
+    return {
+        f"{key}_median": round(median(found), 2) if found else None,
+        f"{key}_max": round(max(found), 2) if found else None,
+    }
+
+
+def _checks(rows: Sequence[Row], faults: Mapping[str, Fault]) -> dict[str, bool]:
+    late = [
+        row
+        for row in rows
+        if faults[row["fault"]].is_noticed
+        and (row["detected_s"] is None or row["detected_s"] > DETECTED_S)
+    ]
+    worst = max((row["detected_s"] or 0.0 for row in rows), default=0.0)
+    return {
+        f"{len(rows)} faults, every run finished": all("error" not in row for row in rows),
+        f"detected within {DETECTED_S:g} s (longest {worst:.1f})": not late,
+        "what is slow is not taken for lost": not any(row["false_alarms"] for row in rows),
+        "no ledger has a fault": not any(row["faults"] for row in rows),
+        "nothing trained twice": not any(row["duplicated"] for row in rows),
+        "no poisoned reward": not any(row["poisoned_rewards"] for row in rows),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

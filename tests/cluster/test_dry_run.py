@@ -1,0 +1,30 @@
+"""`--dry-run`: what would be started, and nothing is."""
+
+import asyncio
+import json
+
+import pytest
+
+from agentgym_rl import cli
+from agentgym_rl.config import load_config
+from agentgym_rl.dry_run import dry_run
+
+
+def test_every_process_with_its_command_line(tmp_path):
+    keys = {"cluster.allocation": "embedded:d2+fsdp:d2", "run": str(tmp_path / "run")}
+    text = asyncio.run(dry_run(load_config(None, keys)))
+    lines = text.splitlines()
+    names = [line.strip() for line in lines[lines.index("processes") + 1 :: 2]]
+    assert names == ["engine-0", "engine-1", "trainer-0", "trainer-1"]
+    assert f"--config {tmp_path}/run/config.toml --index 1 --host ADDRESS --port PORT" in text
+    assert f"--run {tmp_path}/run" in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_script_of_a_job(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "--cluster=slurm", f"--run={tmp_path / 'run'}", "--dry-run", "--json"])
+    assert not end.value.code
+    assert "#SBATCH --nodes=1" in json.loads(capsys.readouterr().out)["script"]
+    assert not (tmp_path / "run").exists()

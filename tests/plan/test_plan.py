@@ -1,0 +1,106 @@
+"""`arl plan` as typed: rates, search, files."""
+
+import json
+
+import pytest
+
+from agentgym_rl import cli
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.plan.gpus import rates_of
+from agentgym_rl.plan.rates import HardwareRates, load_rates
+
+RATES = """
+[engine]
+step_s = 0.01
+step_s_per_request = 0.001
+[trainer]
+forward_s_per_token = 1e-4
+train_s_per_token = 3e-4
+[lengths]
+prompt_tokens = 20
+reply_tokens = 20
+"""
+SMALL = ["--steps=4", "--rollout.groups_per_batch=2", "--rollout.group_size=2"]
+
+
+@pytest.fixture
+def arl(capsys, tmp_path):
+    """(exit code, stdout, stderr) of `arl plan` with the rates above in the file `rates`."""
+    rates = tmp_path / "rates.toml"
+    rates.write_text(RATES)
+
+    def arl(*argv, known=True):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["plan", *SMALL, *([f"--rates={rates}"] if known else []), *argv])
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return arl
+
+
+def test_a_plan_fits_the_terminal_and_recommends(arl, tmp_path):
+    picture, kept = tmp_path / "plan.png", tmp_path / "kept.toml"
+    code, out, _ = arl(f"--plot={picture}", f"--write-rates={kept}", "--gpus=3")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "episodes trained" in out
+    assert "Recommended" in out or "Nothing that was tried" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert load_rates(kept).engine.step_s == 0.01
+
+
+def test_a_plan_as_json(arl):
+    code, out, _ = arl("--json", "--no-search", "--rollout.max_staleness=0")
+    found = json.loads(out)
+    assert code == 0
+    assert found["prediction"]["staleness_max"] == 0
+    assert found["tried"] == []
+    assert found["rates"]["trainer"]["train_s_per_token"] == 3e-4
+
+
+def test_without_rates_it_says_where_they_may_come_from(arl):
+    code, _, err = arl(known=False)
+    assert code == 2
+    assert "--run RUN" in err
+    assert "--gpu NAME" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--gpu=H9"], "GPU 'H9' is not known"),
+        (["--gpu=H100"], "--parameters"),
+        (["--gpu=H100", "--parameters=500e9"], "raise engine.tensor_parallel_size"),
+        (["--cores=0"], "--cores 0"),
+        (["--gpus=1"], "too few"),
+        (["--run=nowhere"], "nowhere"),
+        (["--engine.type=openai"], "arl eval"),
+    ],
+)
+def test_mistakes_are_explained(arl, flags, said):
+    code, _, err = arl(*flags)
+    assert code == 2
+    assert said in err
+
+
+def test_rates_of_a_gpu():
+    small = rates_of(HardwareRates(gpu="H100", parameters=1.5e9))
+    large = rates_of(HardwareRates(gpu="H100", parameters=7.6e9))
+    assert small.engine.step_s < large.engine.step_s
+    assert small.trainer.train_s_per_token < large.trainer.train_s_per_token
+    assert (small.engine.kv_tokens or 0) > (large.engine.kv_tokens or 0)
+
+
+def test_what_a_file_says_counts_over_what_is_estimated(arl):
+    code, out, _ = arl("--json", "--no-search", "--gpu=H100", "--parameters=1.5e9")
+    found = json.loads(out)["rates"]
+    assert code == 0
+    assert found["engine"]["step_s"] == 0.01
+    assert found["engine"]["kv_tokens"] > 1_000_000
+
+
+def test_rates_of_a_run_need_the_run(tmp_path):
+    file = tmp_path / "rates.toml"
+    file.write_text('lengths_of = "run"')
+    with pytest.raises(ConfigError, match="calibrated_on"):
+        load_rates(file)

@@ -1,0 +1,89 @@
+"""A run in virtual time keeps the promises of a real one."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym_rl.config import load_config
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.plan.rates import RolloutRates
+
+from .conftest import RATES
+
+SOME = settings(max_examples=6, deadline=None)
+
+
+@SOME
+@given(st.data())
+def test_no_batch_is_older_than_the_bound(data):
+    from agentgym_rl.plan.lengths import DrawnShapes, Limits
+    from agentgym_rl.plan.simulation import simulate
+
+    bound = data.draw(st.integers(0, 3))
+    keys = {
+        "steps": 6,
+        "seed": data.draw(st.integers(0, 1000)),
+        "rollout.groups_per_batch": data.draw(st.integers(1, 4)),
+        "rollout.group_size": 2,
+        "rollout.max_staleness": bound,
+        "rollout.max_concurrent": data.draw(st.integers(1, 12)),
+        "rollout.interrupt": data.draw(st.sampled_from(["keep", "recompute", "abort", "wait"])),
+        "engine.num_servers": data.draw(st.integers(1, 3)),
+    }
+    shapes = DrawnShapes(RATES.lengths, Limits(200, 512), seed=keys["seed"])
+    found = simulate(load_config(None, keys), RATES, shapes)
+    assert found.staleness_max <= bound
+    times = [step.reported_s for step in found.steps]
+    assert times == sorted(times)
+    assert len(times) == 6
+
+
+def test_the_same_seed_gives_the_same_prediction(predicted):
+    assert predicted().numbers() == predicted().numbers()
+    assert predicted().numbers() != predicted({"seed": 2}).numbers()
+
+
+def test_more_engines_are_not_slower(predicted):
+    speeds = [predicted({"engine.num_servers": number}).episodes_per_s for number in (1, 2, 4)]
+    assert speeds[1] > 0.97 * speeds[0]
+    assert speeds[2] > 0.97 * speeds[1]
+
+
+def test_synchronous_runs_overlap_nothing(predicted):
+    synchronous, asynchronous = predicted({"rollout.max_staleness": 0}), predicted()
+    assert synchronous.overlap == 0
+    assert synchronous.staleness_max == 0
+    assert asynchronous.overlap > 0.1
+    assert asynchronous.episodes_per_s > synchronous.episodes_per_s
+
+
+def test_waiting_for_requests_costs_time(predicted):
+    keep = predicted({"rollout.interrupt": "keep"})
+    wait = predicted({"rollout.interrupt": "wait"})
+    assert wait.weight_sync_s > keep.weight_sync_s
+    assert wait.episodes_per_s < keep.episodes_per_s
+
+
+def test_fewer_cores_than_processes_are_slower(predicted):
+    alone = predicted(rates=RATES.model_copy(update={"cores": 1.0}))
+    assert alone.episodes_per_s < predicted().episodes_per_s
+
+
+def test_a_rollout_that_computes_too_much_is_what_all_wait_for(predicted):
+    found = predicted(rates=RATES.model_copy(update={"rollout": RolloutRates(turn_s=0.2)}))
+    assert found.rollout_busy > 0.7 > predicted().rollout_busy
+    assert found.trainer_idle > predicted().trainer_idle
+
+
+def test_ranks_share_the_tokens(predicted):
+    assert predicted({"trainer.num_ranks": 2}).compute_s < predicted().compute_s
+
+
+def test_deadlines_that_would_be_missed_are_noted(predicted):
+    (note,) = predicted({"rollout.turn_timeout_s": 0.01}).notes
+    assert "rollout.turn_timeout_s 0.01" in note
+
+
+def test_what_is_not_modelled_is_refused(predicted):
+    with pytest.raises(ConfigError, match="critic"):
+        predicted({"algo.baseline": "critic", "algo.scale": "none"})

@@ -1,0 +1,66 @@
+"""Who waits for whom, link by link."""
+
+import asyncio
+import time
+
+import pytest
+
+from agentgym_rl.waiting import Changes, Wait, chain, watched
+
+
+async def waiting(tasks, changes: Changes, who: str, what: str, *, on: str = "") -> None:
+    """`who` waits, until cancelled."""
+    tasks.create_task(
+        changes.wait_for(lambda: False, who=who, what=what, timeout_s=60, on=on), name=who
+    )
+    await asyncio.sleep(0)
+
+
+def test_a_wait_that_gives_up_names_the_chain():
+    async def play() -> str:
+        changes = Changes()
+        async with asyncio.TaskGroup() as tasks:
+            await waiting(tasks, changes, "trainer rank 0", "batch 7", on="turns")
+            engine = [Wait("turns", "tokens of engine-1", time.monotonic() - 40)]
+            room = changes.wait_for(
+                lambda: False,
+                who="rollout",
+                what="room under the staleness bound",
+                timeout_s=0.01,
+                on="trainer",
+            )
+            with watched(lambda: engine), pytest.raises(TimeoutError) as gave_up:
+                await room
+            raise Done(str(gave_up.value))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(play())
+    (done,) = caught.value.exceptions
+    assert str(done) == (
+        "rollout waited 0 s for room under the staleness bound: trainer rank 0 waits for batch 7 "
+        "since 0 s <- turns wait for tokens of engine-1 since 40 s"
+    )
+
+
+class Done(Exception):
+    """Ends the group."""
+
+
+def test_a_circle_is_told_once_and_ends():
+    now = time.monotonic()
+    links = [Wait("a", "x", now, "b"), Wait("b", "y", now, "a")]
+    with watched(lambda: links):
+        assert [wait.who for wait in chain(links[0])] == ["a", "b", "a"]
+
+
+def test_what_depends_on_nobody_stands_alone():
+    alone = Wait("arl train", "the trainer to load its model", time.monotonic())
+    assert chain(alone) == [alone]
+
+
+def test_a_condition_that_holds_waits_for_nobody():
+    async def play() -> None:
+        held = Changes()
+        await held.wait_for(lambda: True, who="me", what="nothing", timeout_s=0)
+
+    asyncio.run(play())
