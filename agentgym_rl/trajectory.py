@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -49,6 +49,15 @@ class Outcome(StrEnum):
         return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
 
 
+class Counts(NamedTuple):
+    """What is asked of a row again and again."""
+
+    sampled: int
+    trained: int
+    versions: Sequence[int]
+    """Distinct policy versions of the trained tokens, ascending."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """One trainable token sequence: exactly what the engine was fed and what it sampled.
@@ -74,44 +83,67 @@ class Row:
     """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
     lineage: int = 0
     """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
+    _counts: Counts | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        length = len(self.tokens)
+        shape = (len(self.tokens),)
         for name in _ROW_DTYPES:
             array = getattr(self, name)
-            if array.shape != (length,):
-                raise ValueError(f"Row.{name} has shape {array.shape}, expected ({length},)")
+            if array.shape != shape:
+                raise ValueError(f"Row.{name} has shape {array.shape}, expected {shape}")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
+    def counts(self) -> Counts:
+        """Counted once: who changes an array makes another row of it (`dataclasses.replace`)."""
+        if self._counts is None:
+            trained = self.policy_versions[self.loss_mask]
+            counts = Counts(
+                int(np.count_nonzero(self.policy_versions != NOT_SAMPLED)),
+                len(trained),
+                _distinct(trained),
+            )
+            object.__setattr__(self, "_counts", counts)
+            return counts
+        return self._counts
+
+    @property
     def num_trained(self) -> int:
-        return int(np.count_nonzero(self.loss_mask))
+        return self.counts.trained
 
     def head(self, num_tokens: int) -> Row:
         """The first tokens of it."""
         return replace(self, **{name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES})
 
 
+def _distinct(versions: IntArray) -> list[int]:
+    """Ascending; nearly always there is one, or there are two."""
+    if not len(versions):
+        return []
+    first, last = int(versions.min()), int(versions.max())
+    return [first] if first == last else np.unique(versions).tolist()
+
+
 _ROW_DTYPES: dict[str, Any] = {
-    "tokens": np.int32,
-    "loss_mask": np.bool_,
-    "behavior_logprobs": np.float32,
-    "policy_versions": np.int32,
-    "admitted_versions": np.int32,
-    "temperatures": np.float32,
-    "turn_ids": np.int32,
-    "times_s": np.float64,
+    "tokens": np.dtype(np.int32),
+    "loss_mask": np.dtype(np.bool_),
+    "behavior_logprobs": np.dtype(np.float32),
+    "policy_versions": np.dtype(np.int32),
+    "admitted_versions": np.dtype(np.int32),
+    "temperatures": np.dtype(np.float32),
+    "turn_ids": np.dtype(np.int32),
+    "times_s": np.dtype(np.float64),
 }
 
 
 def pack_row(row: Row) -> dict[str, Any]:
     """A row as raw little-endian blocks and its lineage, ready for msgpack."""
-    blocks: dict[str, Any] = {
-        name: getattr(row, name).astype(dtype, copy=False).tobytes()
-        for name, dtype in _ROW_DTYPES.items()
-    }
+    blocks: dict[str, Any] = {}
+    for name, dtype in _ROW_DTYPES.items():
+        array = getattr(row, name)
+        blocks[name] = (array if array.dtype is dtype else array.astype(dtype)).tobytes()
     blocks["lineage"] = row.lineage
     return blocks
 
@@ -201,19 +233,19 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        return sum(int(np.count_nonzero(r.policy_versions != NOT_SAMPLED)) for r in self.rows)
+        return sum(row.counts.sampled for row in self.rows)
 
     @property
     def oldest_version(self) -> int | None:
         """Lowest policy version among trained tokens; None if none trains."""
-        found = [row.policy_versions[row.loss_mask] for row in self.rows]
-        return min((int(versions.min()) for versions in found if len(versions)), default=None)
+        return min((r.counts.versions[0] for r in self.rows if r.counts.trained), default=None)
 
     @property
-    def trained_versions(self) -> list[int]:
+    def trained_versions(self) -> Sequence[int]:
         """Distinct policy versions of the trained tokens, ascending; empty if none trains."""
-        versions = [row.policy_versions[row.loss_mask] for row in self.rows]
-        return np.unique(np.concatenate(versions)).tolist() if versions else []
+        if len(self.rows) == 1:
+            return self.rows[0].counts.versions
+        return sorted({version for row in self.rows for version in row.counts.versions})
 
     def pack(self) -> bytes:
         """Bytes for the durable log and the wire (msgpack)."""

@@ -1,5 +1,7 @@
 """Records on the wire: what is packed comes back; bytes that are not ours are a ValueError."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,11 +9,19 @@ from hypothesis import strategies as st
 
 from agentgym_rl.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.task import SeededTasks, TaskSource
-from agentgym_rl.trajectory import Credit, Outcome, Row, Trajectory, pack_row, unpack_row
+from agentgym_rl.trajectory import (
+    NOT_SAMPLED,
+    Credit,
+    Outcome,
+    Row,
+    Trajectory,
+    pack_row,
+    unpack_row,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(name for name in Row.__slots__ if name != "lineage")
+ARRAYS = tuple(name for name in Row.__slots__ if name not in ("lineage", "_counts"))
 
 
 @st.composite
@@ -192,3 +202,24 @@ def test_an_endless_source_has_no_length():
     source: TaskSource = SeededTasks("train")
     with pytest.raises(TypeError, match="infinite"):
         len(source)
+
+
+@given(TRAJECTORIES)
+def test_what_is_counted_once_is_what_the_arrays_say(trajectory):
+    for _ in range(2):
+        rows = trajectory.rows
+        trained = [int(v) for r in rows for v in r.policy_versions[r.loss_mask]]
+        sampled = [int(v) for r in rows for v in r.policy_versions if v != NOT_SAMPLED]
+        assert trajectory.num_trained == len(trained)
+        assert trajectory.num_sampled == len(sampled)
+        assert list(trajectory.trained_versions) == sorted(set(trained))
+        assert trajectory.oldest_version == min(trained, default=None)
+        trajectory = Trajectory.unpack(trajectory.pack())
+
+
+@given(rows())
+def test_another_row_counts_anew(row):
+    assert len(row.counts.versions) <= row.counts.trained <= row.counts.sampled
+    after = replace(row, policy_versions=np.full(len(row), 7, np.int32))
+    assert list(after.counts.versions) == [7] * bool(row.loss_mask.any())
+    assert after.counts.sampled == len(row)
