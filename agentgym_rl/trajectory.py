@@ -119,11 +119,13 @@ class Row:
 
 
 def _distinct(versions: IntArray) -> list[int]:
-    """Ascending; nearly always there is one, or there are two."""
+    """Ascending; nearly always there is one, or there are two next to each other."""
     if not len(versions):
         return []
     first, last = int(versions.min()), int(versions.max())
-    return [first] if first == last else np.unique(versions).tolist()
+    if last - first <= 1:
+        return [first] if first == last else [first, last]
+    return np.unique(versions).tolist()
 
 
 _ROW_DTYPES: dict[str, Any] = {
