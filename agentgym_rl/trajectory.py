@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from .runs import Runs, repeated, runs_of
+
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 TimeArray = npt.NDArray[np.float64]
@@ -83,7 +85,8 @@ class Row:
     """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
     lineage: int = 0
     """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
-    _counts: Counts | None = field(init=False, default=None, repr=False)
+    _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
+    _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = (len(self.tokens),)
@@ -96,18 +99,29 @@ class Row:
         return len(self.tokens)
 
     @property
+    def runs(self) -> Runs:
+        """Of the arrays that say what kind of token each is (`_IN_RUNS`). Found once: who changes
+        an array makes another row of it (`dataclasses.replace`)."""
+        if self._runs is None:
+            object.__setattr__(self, "_runs", runs_of([_of_type(self, n) for n in _IN_RUNS]))
+        return cast("Runs", self._runs)
+
+    @property
     def counts(self) -> Counts:
-        """Counted once: who changes an array makes another row of it (`dataclasses.replace`)."""
+        """Counted once, as `runs` are."""
         if self._counts is None:
-            trained = self.policy_versions[self.loss_mask]
-            counts = Counts(
-                int(np.count_nonzero(self.policy_versions != NOT_SAMPLED)),
-                len(trained),
-                _distinct(trained),
-            )
-            object.__setattr__(self, "_counts", counts)
-            return counts
-        return self._counts
+            sampled, trained, versions = 0, 0, set[int]()
+            lengths, (masks, of, *_) = self.runs
+            for length, trains, version in zip(
+                lengths.tolist(), masks.tolist(), of.tolist(), strict=True
+            ):
+                if version != NOT_SAMPLED:
+                    sampled += length
+                if trains:
+                    trained += length
+                    versions.add(version)
+            object.__setattr__(self, "_counts", Counts(sampled, trained, sorted(versions)))
+        return cast("Counts", self._counts)
 
     @property
     def num_trained(self) -> int:
@@ -116,16 +130,6 @@ class Row:
     def head(self, num_tokens: int) -> Row:
         """The first tokens of it."""
         return replace(self, **{name: getattr(self, name)[:num_tokens] for name in _ROW_DTYPES})
-
-
-def _distinct(versions: IntArray) -> list[int]:
-    """Ascending; nearly always there is one, or there are two next to each other."""
-    if not len(versions):
-        return []
-    first, last = int(versions.min()), int(versions.max())
-    if last - first <= 1:
-        return [first] if first == last else [first, last]
-    return np.unique(versions).tolist()
 
 
 _ROW_DTYPES: dict[str, Any] = {
@@ -140,21 +144,42 @@ _ROW_DTYPES: dict[str, Any] = {
 }
 
 
+_IN_RUNS = ("loss_mask", "policy_versions", "admitted_versions", "temperatures", "turn_ids")
+"""Arrays that are the same over many tokens."""
+_WHOLE = ("tokens", "behavior_logprobs", "times_s")
+
+
+def _of_type(row: Row, name: str) -> npt.NDArray[Any]:
+    array, dtype = getattr(row, name), _ROW_DTYPES[name]
+    return array if array.dtype is dtype else array.astype(dtype)
+
+
 def pack_row(row: Row) -> dict[str, Any]:
-    """A row as raw little-endian blocks and its lineage, ready for msgpack."""
-    blocks: dict[str, Any] = {}
-    for name, dtype in _ROW_DTYPES.items():
-        array = getattr(row, name)
-        blocks[name] = (array if array.dtype is dtype else array.astype(dtype)).tobytes()
+    """A row as raw little-endian blocks and its lineage, ready for msgpack. Of arrays that seldom
+    change there are the `runs`: half of the bytes."""
+    blocks: dict[str, Any] = {name: _of_type(row, name).tobytes() for name in _WHOLE}
+    lengths, values = row.runs
+    blocks["runs"] = lengths.tobytes()
+    for name, of in zip(_IN_RUNS, values, strict=True):
+        blocks[name] = of.tobytes()
     blocks["lineage"] = row.lineage
     return blocks
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
-    """The inverse of `pack_row`; rows of earlier versions have no lineage but the main one."""
+    """The inverse of `pack_row`; rows of earlier versions have no runs, and no lineage but the main
+    one.
+
+    Raises:
+        ValueError, KeyError, TypeError: they are no row.
+    """
     arrays: dict[str, Any] = {
         name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
     }
+    if "runs" in blocks:
+        runs = Runs(np.frombuffer(blocks["runs"], np.int32), [arrays[n] for n in _IN_RUNS])
+        found = repeated(runs, total=len(arrays["tokens"]))
+        arrays |= zip(_IN_RUNS, found, strict=True)
     return Row(**arrays, lineage=int(blocks.get("lineage", 0)))
 
 

@@ -1,7 +1,8 @@
 """What the controller's bookkeeping bears: episodes admitted, logged, batched and handed out a
 second, and the memory that takes, with a thousand to a hundred thousand of them live.
 
-Rollout, log, buffer, batches and controller are those of a run, on one core. Players sleep and
+Rollout, log, buffer, batches and controller are those of a run, event loop and collection of
+garbage too, on one core: all threads of the process are counted, simulated engines included. Players sleep and
 return a trajectory of two turns and 300 tokens; the trainer asks for its batches, packs them as for
 the wire, and reports at once. "saturated": episodes end faster than they can be taken in;
 "of 10 s": as many as are live in ten seconds, which shows from when on the controller is the limit.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import uvloop
 
 from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.buffer import Buffer
@@ -368,7 +370,8 @@ def main(kind: str, live: int, seconds: float) -> None:
         paced_collections(),
         tempfile.TemporaryDirectory(prefix="arl-bench-") as folder,
     ):
-        found = asyncio.run(Bench(kind, live, seconds).play(Path(folder)))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = runner.run(Bench(kind, live, seconds).play(Path(folder)))
     sys.stdout.write(json.dumps(found) + "\n")
 
 
