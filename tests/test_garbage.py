@@ -45,11 +45,11 @@ def test_afterwards_all_is_as_before():
 
 def test_garbage_is_collected():
     class Node:
-        pass
+        def __init__(self) -> None:
+            self.itself = self
 
     with paced_collections():
         for _ in range(garbage.YOUNG * 2):
-            node = Node()
-            node.self = node
-        count = sum(isinstance(found, Node) for found in gc.get_objects())
+            Node()
+        count = sum(type(found) is Node for found in gc.get_objects())
     assert count < garbage.YOUNG * 2
