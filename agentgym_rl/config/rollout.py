@@ -56,6 +56,8 @@ class RolloutConfig(Section):
     workers: int = Field(default=0, ge=0)
     """Processes that play episodes, each with a gateway, environments and sandboxes of its own; 0:
     `arl train` itself plays them."""
+    worker_cpus: int = Field(default=1, ge=1)
+    """CPUs that a cluster sets aside for each worker, with its environments and sandboxes."""
     max_restarts: int = Field(default=3, ge=0)
     """Times that each of these is started again after it was lost; the last one to be lost for good
     ends the run."""
