@@ -6,6 +6,8 @@ versions, and the same publications, each of which begins here before it begins 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +15,7 @@ from contextlib import asynccontextmanager
 from .config import Config
 from .engine import EngineInfo
 from .engines.client import HttpEngine
-from .errors import InfraError
+from .errors import EngineError, InfraError
 from .fleet_checks import agreed, make_router
 from .hub_client import HubClient
 from .servers import client_of
@@ -49,12 +51,21 @@ class FollowedFleet:
 
         Raises:
             InfraError: none did within `engine.start_timeout_s`.
-            EngineError: one does not answer.
             ConfigError: they serve different models.
         """
-        while not self.router.serving:
-            await self._look()
-        return agreed({name: await self._engines[name].info() for name in self.router.serving})
+        limit_s = self._config.own_engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    await self._look()
+                    with contextlib.suppress(EngineError):  # the next look says what became of it
+                        if infos := await self._infos():
+                            return agreed(infos)
+        except TimeoutError as error:
+            raise InfraError(f"no engine served for {limit_s:g} s") from error
+
+    async def _infos(self) -> dict[str, EngineInfo]:
+        return {name: await self._engines[name].info() for name in self.router.serving}
 
     async def watch(self) -> None:
         """Follow the controller, until cancelled.

@@ -25,7 +25,8 @@ found sooner; this is for one that runs, and is slower than anybody can wait for
 
 @dataclass(eq=False)
 class _Follower:
-    seen: int = 0
+    seen: int | None = None
+    """The view that it acts on; None: it has never asked, and so asks nothing of engines."""
     silent_s: Mapping[str, float] = field(default_factory=dict[str, float])
     counters: Counter[str] = field(default_factory=Counter)
 
@@ -90,9 +91,8 @@ class Followers:
         follower.silent_s, follower.counters = told.silent_s, Counter(told.counters)
         for failed in told.failed:
             self._on_failure(failed)
-        if told.seen > follower.seen:
-            follower.seen = told.seen
-            self._router.changes.notify()
+        follower.seen = max(told.seen, follower.seen or 0)
+        self._router.changes.notify()
         try:
             await self._router.changes.wait_for(
                 lambda: name not in self._followers or self.now.number > told.seen,
@@ -110,7 +110,8 @@ class Followers:
         number = self.now.number
 
         def late() -> list[str]:
-            return [name for name, it in self._followers.items() if it.seen < number]
+            pairs = self._followers.items()
+            return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
         try:
             await self._router.changes.wait_for(

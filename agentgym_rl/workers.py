@@ -41,6 +41,8 @@ class _Slot:
     index: int
     life: WorkerLife
     restarts: int = 0
+    runs: bool = False
+    """Whether it was started, and not ended."""
     late: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -96,9 +98,9 @@ class Workers:
             try:
                 for index in range(self._config.rollout.workers):
                     slot = _Slot(index, self._join(worker_name(index), 0))
+                    await self._start(slot)
                     self._slots.append(slot)
                     self._left.add(slot.name)
-                    await self._start(slot)
                 yield self
             finally:
                 self._hub.close()
@@ -147,6 +149,7 @@ class Workers:
                 token=slot.life.token,
             )
         )
+        slot.runs = True
 
     def _lose(self, slot: _Slot) -> None:
         self._hub.lose(slot.life)
@@ -165,8 +168,8 @@ class Workers:
         Raises:
             ProcessDied: it was the last one, or none was ever ready.
         """
+        lost = await self._lost(slot)
         while True:
-            lost = await self._lost(slot)
             self._was_ready |= slot.life.is_ready
             self._lose(slot)
             log.warning("%s is lost: %s", slot.name, lost)
@@ -180,10 +183,19 @@ class Workers:
                 "starting %s again (%d of %d)",
                 *(slot.name, slot.restarts, self._config.rollout.max_restarts),
             )
+            lost = await self._lived_again(slot)
+
+    async def _lived_again(self, slot: _Slot) -> ProcessDied:
+        """Start a worker again, and wait until that life is lost; or what kept it from starting."""
+        try:
             await self._processes.end(slot.name)
+            slot.runs = False
             slot.late = asyncio.get_running_loop().create_future()
             slot.life = self._join(slot.name, slot.restarts)
             await self._start(slot)
+        except ProcessDied as error:  # on a cluster without room, say
+            return error
+        return await self._lost(slot)
 
     def _give_up(self, slot: _Slot, lost: ProcessDied) -> None:
         limit = self._config.rollout.max_restarts
@@ -243,7 +255,7 @@ class Workers:
         """They end by themselves, once they are told; who does not is killed."""
         limit_s = self._config.cluster.stop_timeout_s
         async with asyncio.TaskGroup() as tasks:
-            for slot in self._slots:
+            for slot in [slot for slot in self._slots if slot.runs]:
                 tasks.create_task(self._end_one(slot, limit_s), name=f"end {slot.name}")
 
     async def _end_one(self, slot: _Slot, limit_s: float) -> None:

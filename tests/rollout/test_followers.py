@@ -125,7 +125,7 @@ def test_what_a_worker_believes_is_never_wrong(seed, monkeypatch):
                             while not waiting.done():
                                 await pair.look()
                                 await asyncio.sleep(0)
-                    assert not pair.is_calm
+                    assert not (pair.is_calm and pair.believed)
                     version += 1
                     reached = [name for name in truth if draw.random() < 0.8]
                     truth |= dict.fromkeys(reached, version)
@@ -166,6 +166,19 @@ def test_a_publication_waits_for_a_worker_and_not_for_one_that_is_gone(monkeypat
     asyncio.run(play())
 
 
+def test_a_publication_does_not_wait_for_a_worker_that_only_starts(monkeypatch):
+    async def play() -> None:
+        pair = Pair(monkeypatch)
+        pair.add("engine-0", 0)
+        pair.router.begin_update(1)
+        async with asyncio.timeout(5):
+            await pair.followers.all_know()
+        await pair.look()
+        assert (pair.is_calm, pair.believed) == (False, {"engine-0": 0})
+
+    asyncio.run(play())
+
+
 def test_a_worker_that_does_not_hear_of_it_in_time_is_cut_off(monkeypatch):
     monkeypatch.setattr(followers_module, "BEGIN_TIMEOUT_S", 0.05)
 
@@ -174,6 +187,7 @@ def test_a_worker_that_does_not_hear_of_it_in_time_is_cut_off(monkeypatch):
         late: list[str] = []
         pair.followers.on_late = lambda name, why: late.append(f"{name}: {why}")
         pair.add("engine-0", 0)
+        await pair.look()
         pair.router.begin_update(1)
         await pair.followers.all_know()
         assert [text.partition(": ")[0] for text in late] == ["rollout-0#1"]

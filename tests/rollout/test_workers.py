@@ -13,13 +13,14 @@ from agentgym_rl import workers as module
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import ProcessDied
+from agentgym_rl.errors import ConfigError, ProcessDied
 from agentgym_rl.followers import Followers
 from agentgym_rl.gateway.router import Router
 from agentgym_rl.groups import FinishedGroups
 from agentgym_rl.hub import Hub
 from agentgym_rl.hub_client import HubClient, RunEnding
 from agentgym_rl.process import ProcessSpec
+from agentgym_rl.serve_run import serve
 from agentgym_rl.task import SeededTasks
 from agentgym_rl.task_cursor import TaskCursor
 from agentgym_rl.views import Told
@@ -206,3 +207,8 @@ def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
                 await playing
 
     asyncio.run(play())
+
+
+def test_where_other_programs_play_there_are_none():
+    with pytest.raises(ConfigError, match="`arl serve` plays no episodes"):
+        asyncio.run(serve(Config(rollout=RolloutConfig(workers=1)), progress=None))
