@@ -84,6 +84,7 @@ def _rollout(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--controller", required=True, metavar="URL", help="says what to play")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="of several workers")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="as if started there")
 
 
 def _trainer(parser: ArgumentParser) -> None:

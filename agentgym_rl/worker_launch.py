@@ -24,6 +24,7 @@ def worker_process(
             *("--config", str(config_file)),
             *("--controller", controller_url),
             *("--index", str(index)),
+            *("--folder", str(Path.cwd())),  # modules and relative paths are of there
         ],
         env={"ARL_TOKEN": token},
         finite=True,

@@ -58,6 +58,9 @@ def rollout(args: Namespace) -> int:
     token = _token("rollout")
     config = load_configuration(args)
     log.setup(config.logging.level)
+    if args.folder and args.folder.is_dir():  # another machine need not have it
+        os.chdir(args.folder)
+        sys.path.insert(0, str(args.folder))
     from agentgym_rl.worker import work
 
     run_interruptible(

@@ -91,10 +91,13 @@ def nodes_of_workers():
 
 
 def test_rollout_workers_are_spread_over_nodes_and_replaced(ray_cluster, tmp_path):
+    """The environment is a module of the folder in which `arl train` was started."""
     run = tmp_path / "run"
-    words = ("--json", f"--run={run}", "--steps=6", "--rollout.workers=2")
+    (tmp_path / "my_math.py").write_text("from arl_envs.math import SPEC as MyMath\n")
+    words = ("--json", f"--run={run}", "--steps=6", "--rollout.workers=2", "--env=my_math:MyMath")
     process = subprocess.Popen(
         [*COMMAND, f"--address={ray_cluster.address}", *SMALL, *words],
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
