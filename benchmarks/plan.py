@@ -1,11 +1,12 @@
 """How well does `arl plan` predict?
 
-Two parts. "paper": the AReaL paper's setting, simulated, beside the paper's own ratios. "runs":
+Three parts. "paper": the AReaL paper's setting, simulated, beside the paper's own ratios. "runs":
 real runs on this machine. One is made and calibrated on; what others will do is then written to
-a file; then they are made, and compared.
+a file; then they are made, and compared. "vllm": the same on a vLLM server, if ARL_VLLM_PYTHON
+names an interpreter that has it.
 
-ARL_BENCH_PART=paper or runs does one part. With ARL_BENCH_ROWS=FILE the rows of finished runs are
-kept in that file and the predictions in FILE.predictions.json: begun again, it predicts nothing
+ARL_BENCH_PART=paper, runs or vllm does one part. With ARL_BENCH_ROWS=FILE the rows of finished runs
+are kept in that file and the predictions in FILE.PART.json: begun again, it predicts nothing
 anew and goes on with the runs that are missing. The machine has to be otherwise idle.
 """
 
@@ -20,17 +21,26 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import load_config
-from agentgym_rl.plan.calibration import calibrate, read_run
+from agentgym_rl.plan.calibration import calibrate
 from agentgym_rl.plan.rates import Rates
+from agentgym_rl.plan.recorded import read_run
 from agentgym_rl.plan.simulation import simulate
 
-from ._common import hardware, say, versions
+from ._common import VLLM_PYTHON, hardware, say, versions
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
 
 GOAL = "every run's episodes per second within 15 % of what was predicted before it began"
 WITHIN = 0.15
 JOB = ("--env=math", "--agent=react", "--eval.num_tasks=0", "--logging.plot=false", "--steps=30")
+VLLM_JOB = (
+    *JOB,
+    "--engine.type=vllm",
+    f"--engine.python={VLLM_PYTHON}",
+    "--engine.max_model_len=512",
+    "--engine.kv_cache_gib=1",
+)
+PARTS: Mapping[str, Sequence[str]] = {"runs": JOB, "vllm": VLLM_JOB}
 RUNS: Mapping[str, Sequence[str]] = {
     "synchronous": ("--rollout.max_staleness=0",),
     "staleness 1": ("--rollout.max_staleness=1",),
@@ -51,20 +61,27 @@ Row = dict[str, Any]
 
 
 def run() -> dict[str, Any]:
-    """Both parts, or the one that is asked for."""
+    """All parts, or the one that is asked for."""
     part = os.environ.get("ARL_BENCH_PART", "")
-    if part not in ("", "paper", "runs"):
-        raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper or runs")
+    if part not in ("", "paper", *PARTS):
+        raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper, {' or '.join(PARTS)}")
     rows: list[Row] = []
     ratios: dict[str, Any] = {}
-    if part != "runs":
+    skipped: list[str] = []
+    if part in ("", "paper"):
         rows, ratios = paper_rows()
-    measured = [] if part == "paper" else compare()
+    measured: list[Row] = []
+    for name in (part,) if part in PARTS else PARTS if not part else ():
+        if name == "vllm" and not VLLM_PYTHON:
+            skipped.append("vllm: ARL_VLLM_PYTHON names no interpreter of it")
+        else:
+            measured += compare(name)
     return {
         "name": "plan",
         "hardware": hardware(),
         "versions": versions(),
         "rows": [*rows, *measured],
+        "skipped": skipped,
         "ratios": ratios,
         "paper": PAPER,
         "goal": GOAL,
@@ -73,19 +90,21 @@ def run() -> dict[str, Any]:
 
 
 def compare(
-    names: Sequence[str] = tuple(RUNS), *, job: Sequence[str] = JOB, cores: float | None = None
+    part: str, names: Sequence[str] = tuple(RUNS), *, cores: float | None = None
 ) -> list[Row]:
-    """The part with real runs: one row each."""
+    """A part with real runs: one row each."""
+    job = PARTS[part]
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
         kept = Path(os.environ.get("ARL_BENCH_ROWS") or Path(scratch) / "rows.jsonl")
         cores = cores or float(os.cpu_count() or 1)
-        predicted = _predictions(names, job, kept.with_name(f"{kept.name}.predictions.json"), cores)
-        rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+        predicted = _predictions(names, job, kept.with_name(f"{kept.name}.{part}.json"), cores)
+        lines = kept.read_text().splitlines() if kept.exists() else []
+        rows = [row for row in map(json.loads, lines) if row["part"] == part]
         done = {row["run"] for row in rows}
         for name in names:
             if name in done:
                 continue
-            row = _row(name, predicted[name], job)
+            row = {"part": part} | _row(name, predicted[name], job)
             rows.append(row)
             with kept.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -127,7 +146,7 @@ def _predictions(
 
 
 def _row(name: str, predicted: Mapping[str, float], job: Sequence[str]) -> Row:
-    row: Row = {"part": "runs", "run": name, "flags": list(RUNS[name])}
+    row: Row = {"run": name, "flags": list(RUNS[name])}
     row["predicted_episodes_per_s"] = round(predicted["episodes_per_s"], 2)
     row["predicted_staleness"] = round(predicted["staleness_mean"], 2)
     try:

@@ -21,13 +21,14 @@ def test_every_run_is_a_configuration_of_its_own(flags):
 
 def test_what_is_there_is_neither_predicted_nor_run_again(tmp_path, monkeypatch):
     kept = tmp_path / "rows"
-    row = {"run": "synchronous", "error": 0.1}
-    kept.write_text(json.dumps(row) + "\n")
+    row = {"part": "runs", "run": "synchronous", "error": 0.1}
+    other = row | {"part": "vllm"}
+    kept.write_text(json.dumps(row) + "\n" + json.dumps(other) + "\n")
     predictions = {"runs": {"synchronous": {"episodes_per_s": 10.0}}}
-    (tmp_path / "rows.predictions.json").write_text(json.dumps(predictions))
+    (tmp_path / "rows.runs.json").write_text(json.dumps(predictions))
     monkeypatch.setenv("ARL_BENCH_ROWS", str(kept))
     monkeypatch.setattr(plan, "train", None)
-    assert plan.compare(["synchronous"]) == [row]
+    assert plan.compare("runs", ["synchronous"]) == [row]
 
 
 def test_the_papers_setting_small():

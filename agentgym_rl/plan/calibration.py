@@ -7,9 +7,8 @@ run was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,104 +16,26 @@ import numpy as np
 
 from agentgym_rl.batching import split_batch
 from agentgym_rl.buffer import Group
-from agentgym_rl.config import Config, VllmEngineConfig, load_config
-from agentgym_rl.episode_reader import EpisodeReader
+from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.metrics import COMPUTE_PHASES, read_metrics
-from agentgym_rl.run_dir import config_of
-from agentgym_rl.timeline.phases import Interval, read_phases
-from agentgym_rl.trajectory import Trajectory
+from agentgym_rl.metrics import COMPUTE_PHASES
 
+from .arrivals import arrival_rates, arrived_turns
 from .decode_steps import DecodeSteps, decode_steps, engine_rates, line
-from .lengths import Limits, RecordedShapes, Turn
 from .prediction import Prediction
 from .rates import EngineRates, Rates, TrainerRates, WeightRates
+from .recorded import RecordedRun, seconds_of
 from .simulation import simulate
 from .trainer import learning_episodes, rounds_of
 
 _TOLERANCE = 0.02
 _ROUNDS = 8
+_LITTLE = 0.1
+"""Share of a decode step that may lie in a phase that it is not counted to."""
 _SHORTEST = 0.1
 """Quantile of waits."""
 _FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
 """Of a turn's computing: where the search begins, and between what it stays."""
-
-Recorded = tuple[Sequence[Turn], float, int]
-"""Turns, reward, and tokens after the last reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """What a run's folder says, without its text."""
-
-    config: Config
-    phases: dict[int, list[Interval]]
-    metrics: list[dict[str, float | None]]
-    batches: dict[int, list[list[Trajectory]]]
-    """By step, the groups that were trained."""
-    episodes: list[Trajectory]
-    """All there are, of dropped groups too."""
-
-    @property
-    def episodes_per_s(self) -> float:
-        """Trained ones, after the first batch."""
-        later = sorted(self.batches)[1:]
-        seconds = sum(self.metrics[step].get("time/step") or 0.0 for step in later)
-        return sum(len(group) for step in later for group in self.batches[step]) / seconds
-
-    @property
-    def compute_s(self) -> float:
-        """In which the trainer computed, of a batch but the first."""
-        later = sorted(self.batches)[1:]
-        return float(np.mean([_seconds(self.phases[step], *COMPUTE_PHASES) for step in later]))
-
-    @property
-    def turn_s(self) -> float:
-        """From the last token of a turn to the last one of the next, the mean; 0 if there is only
-        one turn."""
-        ends = [_ends(episode) for episode in self.episodes]
-        waits = [b - a for times in ends for a, b in pairwise(times)]
-        return float(np.mean(waits)) if waits else 0.0
-
-    def mean(self, name: str) -> float:
-        """Of a metric, over all batches but the first."""
-        values = [step.get(name) for step in self.metrics[1:]]
-        known = [value for value in values if value is not None]
-        return float(np.mean(known)) if known else 0.0
-
-    def shapes(self, config: Config) -> RecordedShapes:
-        """Its episodes for a run of `config`, with that one's limits."""
-        groups = {step: [_recorded(group) for group in of] for step, of in self.batches.items()}
-        return RecordedShapes(
-            groups,
-            Limits(config.rollout.max_tokens, config.own_engine.max_model_len),
-            groups_per_batch=config.rollout.groups_per_batch,
-            steps=config.steps,
-            seed=config.seed,
-        )
-
-
-def read_run(run: Path) -> RecordedRun:
-    """All of a run that a plan needs.
-
-    Raises:
-        ConfigError: it is no run, or too short to say anything.
-    """
-    config = load_config(config_of(run, f"arl plan --run {run}"))
-    phases = {found.step: list(found.trainer) for found in read_phases(run)}
-    metrics = read_metrics(run / "metrics.jsonl")
-    with closing(EpisodeReader(run / "episodes.db")) as log:
-        episodes = {name: log.trajectory(name) for name in log.episode_ids(untrained=True)}
-        batches = {
-            step: [[episodes[name] for name in names if name in episodes] for names in of.values()]
-            for step, of in log.batches().items()
-        }
-    known = {s: groups for s, groups in batches.items() if s in phases and s < len(metrics)}
-    if len(known) < 4:
-        raise ConfigError(
-            f"{run} has {len(known)} whole batches, and 4 are needed to calibrate on, better 20"
-        )
-    return RecordedRun(config, phases, metrics, known, list(episodes.values()))
 
 
 def calibrate(run: Path, recorded: RecordedRun, base: Rates) -> tuple[Rates, Prediction]:
@@ -155,7 +76,7 @@ def _factors(recorded: RecordedRun, prediction: Prediction) -> tuple[float, floa
 def _handed_over(rates: Rates, recorded: RecordedRun, prediction: Prediction) -> Rates:
     """With what the shortest waits for a batch took: there was one, and it was handed over."""
     real = [
-        _seconds(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
+        seconds_of(recorded.phases[step], "rollout_wait") for step in sorted(recorded.batches)[1:]
     ]
     simulated = [step.seconds("rollout_wait") for step in prediction.steps[1:]]
     missing = float(np.quantile(real, _SHORTEST) - np.quantile(simulated, _SHORTEST))
@@ -181,21 +102,20 @@ def _scaled(rates: Rates, compute: float, sync: float, turn: float) -> Rates:
 
 
 def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
-    config = recorded.config
-    engine = config.own_engine
-    prefix_cache = isinstance(engine, VllmEngineConfig) and engine.prefix_cache != "off"
-    steps = decode_steps(recorded.episodes, prefix_cache=prefix_cache)
-    computing = _inside(steps, recorded, COMPUTE_PHASES)
-    publishing = _inside(steps, recorded, ("weight_sync",))
+    steps, rates_of = _engine_steps(recorded)
+    computing = _share(steps, recorded, COMPUTE_PHASES)
+    publishing = _share(steps, recorded, ("weight_sync",))
     # Where processors are short, what the engine alone needs shows while the trainer waits.
-    calm = ~publishing & ~computing if base.cores is not None else ~publishing
+    calm = publishing < _LITTLE if base.cores is None else publishing + computing < _LITTLE
     try:
-        rates = engine_rates(steps.only(calm), prefix_cache=prefix_cache)
-    except ValueError as error:
-        if base.cores is None:
+        rates = rates_of(steps.only(calm))
+    except ValueError:
+        # The trainer never waits long enough to see the others, or there are no others.
+        try:
+            rates = rates_of(steps.only(publishing < _LITTLE))
+        except ValueError as error:
             raise ConfigError(f"{run}: {error}") from None
-        rates = _slowed_down(run, steps.only(~publishing), prefix_cache=prefix_cache)
-    speed = _speed(steps.only(computing), rates) if base.cores is not None else 1.0
+    speed = _speed(steps.only(computing > 0.5), rates) if base.cores is not None else 1.0
     return base.model_copy(
         update={
             "lengths_of": "run",
@@ -208,35 +128,47 @@ def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
     )
 
 
-def _slowed_down(run: Path, steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
-    """From all steps, where the trainer never waits long enough to see the others."""
-    try:
-        return engine_rates(steps, prefix_cache=prefix_cache)
-    except ValueError as error:
-        raise ConfigError(f"{run}: {error}") from None
+def _engine_steps(
+    recorded: RecordedRun,
+) -> tuple[DecodeSteps, Callable[[DecodeSteps], EngineRates]]:
+    """What is known of the engines' steps, and what makes rates of some of them."""
+    engine = recorded.config.own_engine
+    if not isinstance(engine, VllmEngineConfig):
+        return (
+            decode_steps(recorded.episodes, prefix_cache=False),
+            partial(engine_rates, prefix_cache=False),
+        )
+    cached = engine.prefix_cache != "off"
+    turns = arrived_turns(recorded.episodes, prefix_cache=cached, num_servers=engine.num_servers)
+    return turns, partial(arrival_rates, prefix_cache=cached)
 
 
-def _inside(steps: DecodeSteps, recorded: RecordedRun, phases: Sequence[str]) -> np.ndarray:
-    """[steps] bool: whether a decode step ended inside one of these phases of the trainer."""
+def _share(steps: DecodeSteps, recorded: RecordedRun, phases: Sequence[str]) -> np.ndarray:
+    """[steps] how much of each lies inside these phases of the trainer, 0 to 1."""
     found = sorted(
         (start, end)
         for intervals in recorded.phases.values()
         for name, start, end in intervals
         if name in phases
     )
-    starts = np.array([start for start, _ in found])
-    ends = np.array([end for _, end in found])
-    slot = np.searchsorted(starts, steps.ends_s, side="right") - 1
-    return (slot >= 0) & (steps.ends_s <= ends[np.maximum(slot, 0)])
+    if not found:
+        return np.zeros(len(steps))
+    edges = np.array(found).ravel()
+    inside = np.concatenate(
+        ([0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
+    )
+    starts = np.interp(steps.ends_s - steps.seconds, edges, inside)
+    return (np.interp(steps.ends_s, edges, inside) - starts) / steps.seconds
 
 
 def _speed(steps: DecodeSteps, rates: EngineRates) -> float:
     """Of an engine while the trainer computes, as a share of its own; at most 1."""
-    plain = steps.only(steps.prefills == 0)
-    if not len(plain):
+    if (steps.steps == 1).all():  # of which those without prefills say it best
+        steps = steps.only(steps.prefills == 0)
+    if not len(steps):
         return 1.0
-    alone = rates.step_s + rates.step_s_per_request * plain.requests
-    return min(1.0, float(alone.sum() / np.minimum(plain.seconds, 10 * alone).sum()))
+    alone = steps.expected_s(rates)
+    return min(1.0, float(alone.sum() / np.minimum(steps.seconds, 10 * alone).sum()))
 
 
 def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
@@ -253,7 +185,7 @@ def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:
             turn_discount=config.algo.turn_discount,
         )
         rounds = rounds_of([[i for p in s.minibatches for i in p] for s in shards], budget)
-        forward.append((len(rounds), sum(rounds), _seconds(recorded.phases[step], "proximal")))
+        forward.append((len(rounds), sum(rounds), seconds_of(recorded.phases[step], "proximal")))
         learning = learning_episodes(shards[0], config.algo)
         expected: list[tuple[int, int]] = []
         for _ in range(trainer.epochs):
@@ -304,31 +236,3 @@ def _weight_rates(recorded: RecordedRun, speed: float) -> WeightRates:
     engines = recorded.config.own_engine.num_servers
     stage_s = max(float(np.mean(whole)) - pause_s * engines, 0.0)
     return WeightRates(stage_s=stage_s * speed, pause_s=pause_s * speed)
-
-
-def _seconds(intervals: Sequence[Interval], *phases: str) -> float:
-    return sum(end - start for name, start, end in intervals if name in phases)
-
-
-def _ends(episode: Trajectory) -> list[float]:
-    """When the last token of each turn came, in order."""
-    turns: dict[int, float] = {}
-    for row in episode.rows:
-        for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
-            turns[turn] = float(row.times_s[row.turn_ids == turn].max())
-    return sorted(turns.values())
-
-
-def _recorded(group: Sequence[Trajectory]) -> list[Recorded]:
-    found: list[Recorded] = []
-    for episode in group:
-        turns: dict[int, Turn] = {}
-        tail = 0
-        for row in episode.rows:
-            for turn in np.unique(row.turn_ids[row.turn_ids >= 0]).tolist():
-                places = np.flatnonzero(row.turn_ids == turn)
-                turns.setdefault(turn, Turn(int(places[0]), len(places)))
-                tail = len(row) - 1 - int(places[-1])
-        if turns:
-            found.append(([turns[turn] for turn in sorted(turns)], episode.reward, tail))
-    return found

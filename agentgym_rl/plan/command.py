@@ -11,12 +11,13 @@ from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.new_file import new_file
 
-from .calibration import RecordedRun, calibrate, read_run
+from .calibration import calibrate
 from .gpus import rates_of
 from .lengths import DrawnShapes, Limits, Shapes
 from .plot import plot_plan
 from .prediction import Prediction
 from .rates import HardwareRates, Rates, load_rates
+from .recorded import RecordedRun, read_run
 from .report import plan_json, prediction_text, search_text
 from .search import Tried, search, settled
 

@@ -7,7 +7,7 @@ requests ran together, and where, though nobody wrote that down.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,9 +18,9 @@ from agentgym_rl.trajectory import Trajectory
 
 from .rates import EngineRates
 
-_SLOWEST = 0.95
+SLOWEST = 0.95
 """Quantile above which a step was held up by something else, and does not count."""
-_ENOUGH = 30
+ENOUGH = 30
 """Steps that a rate needs."""
 
 Floats = npt.NDArray[np.float64]
@@ -32,14 +32,27 @@ class DecodeSteps:
 
     ends_s: Floats
     seconds: Floats
+    steps: Floats
+    """How many: 1, or those of a whole turn where more is not known (see `arrivals`)."""
     requests: Floats
+    """Summed over the steps."""
     prefills: Floats
-    """Requests that had their first token in the step."""
+    """Requests that had their first token in them."""
     prefill_tokens: Floats
 
     def only(self, mask: npt.NDArray[np.bool_]) -> DecodeSteps:
         """Those that `mask` chooses."""
         return DecodeSteps(*(getattr(self, name)[mask] for name in self.__slots__))
+
+    def expected_s(self, rates: EngineRates) -> Floats:
+        """What they would have taken at these rates (context's costs, which are not measured,
+        apart)."""
+        return (
+            rates.step_s * self.steps
+            + rates.step_s_per_request * self.requests
+            + rates.prefill_s * self.prefills
+            + rates.prefill_s_per_token * self.prefill_tokens
+        )
 
     def __len__(self) -> int:
         return len(self.ends_s)
@@ -75,28 +88,34 @@ class _Steps:
 def decode_steps(episodes: Iterable[Trajectory], *, prefix_cache: bool) -> DecodeSteps:
     """The decode steps of a run, in order of engine and time."""
     steps = _Steps()
+    for times_s, prefill_tokens in turns_of(episodes, prefix_cache=prefix_cache):
+        steps.add(times_s, prefill_tokens)
+    engines: defaultdict[float, list[float]] = defaultdict(list)
+    for time_s in sorted(steps.count):
+        engines[steps.root(time_s)].append(time_s)
+    found: list[tuple[float, ...]] = []
+    for times in engines.values():
+        for start, end in pairwise(times):
+            joined = steps.first[end]
+            if steps.count[end] > joined:  # a request that ran before: so the engine never stopped
+                tokens = steps.tokens[end]
+                found.append((end, end - start, 1, steps.count[end], joined, tokens))
+    columns = np.array(found, np.float64).reshape(-1, 6).T
+    return DecodeSteps(*columns)
+
+
+def turns_of(
+    episodes: Iterable[Trajectory], *, prefix_cache: bool
+) -> Iterator[tuple[list[float], int]]:
+    """Of every turn: the times of its tokens, and the tokens of its prefill."""
     for episode in episodes:
         for row in episode.rows:
             before = 0
             for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
                 places = np.flatnonzero((row.turn_ids == turn) & (row.times_s > 0))
                 context = int(places[0])
-                steps.add(
-                    row.times_s[places].tolist(), context - before if prefix_cache else context
-                )
+                yield row.times_s[places].tolist(), context - before if prefix_cache else context
                 before = int(places[-1]) + 1
-    engines: defaultdict[float, list[float]] = defaultdict(list)
-    for time_s in sorted(steps.count):
-        engines[steps.root(time_s)].append(time_s)
-    found: list[tuple[float, float, float, float, float]] = []
-    for times in engines.values():
-        for start, end in pairwise(times):
-            joined = steps.first[end]
-            if steps.count[end] > joined:  # a request that ran before: so the engine never stopped
-                tokens = steps.tokens[end]
-                found.append((end, end - start, steps.count[end], joined, tokens))
-    columns = np.array(found, np.float64).reshape(-1, 5).T
-    return DecodeSteps(*columns)
 
 
 def engine_rates(steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
@@ -107,15 +126,15 @@ def engine_rates(steps: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
     """
     plain = steps.only(steps.prefills == 0)
     joined = steps.only(steps.prefills > 0)
-    if len(plain) < _ENOUGH or len(joined) < _ENOUGH:
+    if len(plain) < ENOUGH or len(joined) < ENOUGH:
         raise ValueError(
-            f"{len(plain)} decode steps and {len(joined)} with prefills; {_ENOUGH} of each are "
+            f"{len(plain)} decode steps and {len(joined)} with prefills; {ENOUGH} of each are "
             "needed: calibrate on a longer run"
         )
-    plain = plain.only(plain.seconds <= np.quantile(plain.seconds, _SLOWEST))
+    plain = plain.only(plain.seconds <= np.quantile(plain.seconds, SLOWEST))
     step_s, each_s = line(plain.requests, plain.seconds)
     rest = joined.seconds - step_s - each_s * joined.requests
-    kept = rest <= np.quantile(rest, _SLOWEST)
+    kept = rest <= np.quantile(rest, SLOWEST)
     prefill_s, token_s = line(joined.prefill_tokens[kept], rest[kept])
     return EngineRates(
         step_s=step_s,
