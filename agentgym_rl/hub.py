@@ -162,6 +162,7 @@ class Hub:
     def ready(self, life: WorkerLife) -> None:
         """A worker plays what it is given."""
         life.is_ready = True
+        log.info("%s plays", life.id)
         self.changes.notify()
 
     def lose(self, life: WorkerLife) -> None:
