@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections import deque
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 from .buffer import Buffer
@@ -92,9 +93,11 @@ class Hub:
         buffer: Buffer,
         finished: FinishedGroups,
         episodes: EpisodeLog,
+        numbers: MutableMapping[str, float] | None = None,
         recovered: Recovered = NOTHING,
     ) -> None:
-        """`recovered`: what was played before, and is not played again."""
+        """`recovered`: what was played before, and is not played again. `numbers` are kept up to
+        date: `rollout/workers`."""
         self.finished = finished
         self.changes = buffer.changes
         """Wakes those who wait for groups or workers."""
@@ -104,6 +107,7 @@ class Hub:
         self._cursor = cursor
         self._buffer = buffer
         self._episodes = episodes
+        self._numbers = {} if numbers is None else numbers
         self._recovered = recovered
         self._lives: dict[str, WorkerLife] = {}
         """Of living workers, by token."""
@@ -137,6 +141,7 @@ class Hub:
                 on_sampled=controller.count_sampled,
             ),
             episodes=episodes,
+            numbers=controller.rollout_metrics,
             recovered=recovered,
         )
 
@@ -163,7 +168,7 @@ class Hub:
         """A worker plays what it is given."""
         life.is_ready = True
         log.info("%s plays", life.id)
-        self.changes.notify()
+        self._changed()
 
     def lose(self, life: WorkerLife) -> None:
         """Give a worker up: others play what it has not brought. Idempotent."""
@@ -172,6 +177,11 @@ class Hub:
         again = sorted(life.groups, key=lambda group: group.index)
         life.groups.clear()
         self._again.extend(group for group in again if group.missing)
+        self._changed()
+
+    def _changed(self) -> None:
+        """There are other workers than before."""
+        self._numbers["rollout/workers"] = float(self.num_ready)
         self.changes.notify()
 
     @property

@@ -72,6 +72,7 @@ class World:
         self.folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-hub-"))
         self.loop = asyncio.new_event_loop()
         self.log = Gated(self.folder / "episodes.db")
+        self.metrics: dict[str, float] = {}
         self.buffer = Buffer(CONFIG.rollout, total_groups=STEPS * B)
         finished = FinishedGroups(CONFIG.rollout, buffer=self.buffer, episodes=self.log)
         cursor = TaskCursor(CONFIG, SeededTasks("train"), logged=recovered.logged, numbers={})
@@ -81,6 +82,7 @@ class World:
             buffer=self.buffer,
             finished=finished,
             episodes=self.log,
+            numbers=self.metrics,
             recovered=recovered,
         )
         self.hub.open()
@@ -217,6 +219,7 @@ class World:
         assert buffer.running == len(self.hub._groups) + on_their_way
         assert buffer.running <= CONFIG.rollout.admitted_groups
         assert buffer.running + buffer.accepted <= (1 + buffer.version + 1) * B
+        assert self.metrics.get("rollout/workers", 0) == len(self.lives)
         held = [group for life in self.lives for group in life.groups]
         assert len(held) == len(set(held)), "two workers play one group"
         with sqlite3.connect(self.log.path) as db:
