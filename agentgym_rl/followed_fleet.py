@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from .config import Config
@@ -17,11 +17,13 @@ from .engine import EngineInfo
 from .engines.client import HttpEngine
 from .errors import EngineError, InfraError
 from .fleet_checks import agreed, make_router
-from .hub_client import HubClient
+from .hub_client import CutOff, HubClient, HubError, RunEnding
 from .servers import client_of
-from .views import FleetView, ReplicaView, Told
+from .views import FleetView, ReplicaView, Told, Used
 
 log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 2.0
 
 
 class FollowedFleet:
@@ -34,6 +36,8 @@ class FollowedFleet:
         self._updates = self._salts = 0
         self._engines: dict[str, HttpEngine] = {}
         self._failed: set[str] = set()
+        self.used: Callable[[], Used] = Used
+        """What is said of sandboxes and verifiers."""
         self.router = make_router(config, lambda name, error: self._failed.add(name))
 
     @asynccontextmanager
@@ -90,11 +94,20 @@ class FollowedFleet:
 
     async def _look(self) -> None:
         """Tell the controller what there is to tell, and do as it says, once it says something."""
-        failed, self._failed = tuple(sorted(self._failed)), set[str]()
-        told = Told(self._number, self.router.silent_s, self.router.counters, failed)
-        if (found := await self._hub.follow(told)) is not None:
+        if (found := await self._hub.follow(self._told())) is not None:
             await self._apply(found.view)
             self._number = found.number
+
+    def _told(self) -> Told:
+        failed, self._failed = tuple(sorted(self._failed)), set[str]()
+        router = self.router
+        return Told(self._number, router.silent_s, router.counters, failed, self.used())
+
+    async def last_words(self) -> None:
+        """What there is to tell at the end of a run, if the controller still hears it."""
+        with contextlib.suppress(RunEnding, CutOff, HubError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._hub.follow(self._told())
 
     # ------------------------------------------------------------------ following
     async def _apply(self, view: FleetView) -> None:

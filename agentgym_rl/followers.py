@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .gateway.router import Router
-from .views import FleetView, NumberedView, ReplicaView, Told
+from .views import FleetView, NumberedView, ReplicaView, Told, Used
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class _Follower:
     """The view that it acts on; None: it has never asked, and so asks nothing of engines."""
     silent_s: Mapping[str, float] = field(default_factory=dict[str, float])
     counters: Counter[str] = field(default_factory=Counter)
+    used: Used = field(default_factory=Used)
 
 
 class Followers:
@@ -49,6 +50,9 @@ class Followers:
         self._followers: dict[str, _Follower] = {}
         self._gone: Counter[str] = Counter()
         """Counters of those that have left."""
+        self._used_before: list[Used] = []
+        """By those that have left."""
+        self._is_over = False
         self._last = NumberedView(1, self._view())
 
     @property
@@ -80,19 +84,29 @@ class Followers:
         """It is gone: nobody waits for it. Idempotent."""
         if (follower := self._followers.pop(name, None)) is not None:
             self._gone += follower.counters
+            self._used_before.append(follower.used)
             self._router.changes.notify()
 
-    async def follow(self, name: str, told: Told) -> NumberedView | None:
-        """What a follower does not know yet; None where there is nothing new for a second, or it
-        is no follower any more."""
-        follower = self._followers.get(name)
-        if follower is None:
-            return None
-        follower.silent_s, follower.counters = told.silent_s, Counter(told.counters)
+    def close(self) -> None:
+        """Nothing that followers sample from now on counts: no publication waits for them."""
+        self._is_over = True
+        self._router.changes.notify()
+
+    def hear(self, name: str, told: Told) -> None:
+        """Take note of what a follower says; of nobody else."""
+        if (follower := self._followers.get(name)) is None:
+            return
+        follower.silent_s, follower.used = told.silent_s, told.used
+        follower.counters = Counter(told.counters)
         for failed in told.failed:
             self._on_failure(failed)
         follower.seen = max(told.seen, follower.seen or 0)
         self._router.changes.notify()
+
+    async def follow(self, name: str, told: Told) -> NumberedView | None:
+        """What a follower does not know yet; None where there is nothing new for a second, or it
+        is no follower any more."""
+        self.hear(name, told)
         try:
             await self._router.changes.wait_for(
                 lambda: name not in self._followers or self.now.number > told.seen,
@@ -110,6 +124,8 @@ class Followers:
         number = self.now.number
 
         def late() -> list[str]:
+            if self._is_over:
+                return []
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
@@ -136,6 +152,11 @@ class Followers:
         for follower in self._followers.values():
             found.update(follower.counters)
         return found
+
+    @property
+    def used(self) -> list[Used]:
+        """What their environments have used, those that have left included."""
+        return [*self._used_before, *(follower.used for follower in self._followers.values())]
 
     @property
     def silent_s(self) -> dict[str, float]:

@@ -70,6 +70,8 @@ class HubApi:
         if not hub.is_alive(life):  # given up meanwhile
             return _UNKNOWN
         if hub.is_closing:
+            if path == "/follow":  # its last words
+                self._followers.hear(life.id, _told(body))
             return _ENDING
         found = b""
         if path == "/ready":

@@ -75,7 +75,7 @@ class _PlayedRun(TrainingRun):
             await scheduled
             counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
-            pace = meter.read(episodes=episodes)
+            pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
         restarts = rollout.restarts if isinstance(rollout, Workers) else 0
         return Played(rollout.finished, pace, before, after, restarts)
 

@@ -38,6 +38,24 @@ class NumberedView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     view: FleetView
 
 
+class Used(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a process's environments have had of sandboxes and verifiers, since it began."""
+
+    machine: str = ""
+    cores: int = 0
+    """Of the machine, that the process may run on."""
+    programs: int = 0
+    """Programs and session cells that gave a result in sandboxes."""
+    program_statuses: dict[str, int] = {}
+    calls: int = 0
+    """Of the verifier."""
+    call_statuses: dict[str, int] = {}
+    retries: int = 0
+    queue_s: float = 0.0
+    """What calls have waited for a free verifier process, their sum."""
+    queue_max_s: float = 0.0
+
+
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a worker says each time it asks for the engines: a sign of life."""
 
@@ -49,6 +67,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its router's, since it began."""
     failed: tuple[str, ...] = ()
     """Engines that have failed a request since it last said so."""
+    used: Used = Used()
 
 
 class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from .config import Config
 from .episode import Player
 from .followed_fleet import FollowedFleet
 from .hub_client import HubClient, LeaseLost, RunEnding
+from .pace import used_by
 from .rollout import play_member
 from .stack import serving_policy
 from .views import Lease
@@ -38,7 +39,11 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
         async with HubClient.connected(controller_url, token) as hub:
             fleet = FollowedFleet(config, hub)
             async with fleet.running(), serving_policy(config, fleet) as player:
-                await _Worker(config, hub, player).run()
+                fleet.used = lambda: used_by(player.services)
+                try:
+                    await _Worker(config, hub, player).run()
+                finally:
+                    await fleet.last_words()
     except* RunEnding:
         log.info("the run is ending")
 

@@ -104,6 +104,7 @@ class Workers:
                 yield self
             finally:
                 self._hub.close()
+                self._followers.close()
                 await self._end()
 
     async def run(self) -> None:
@@ -170,6 +171,8 @@ class Workers:
         """
         lost = await self._lost(slot)
         while True:
+            if self._hub.is_closing:
+                return
             self._was_ready |= slot.life.is_ready
             self._lose(slot)
             log.warning("%s is lost: %s", slot.name, lost)

@@ -18,7 +18,7 @@ from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.followed_fleet import FollowedFleet
 from agentgym_rl.followers import Followers, shortest
 from agentgym_rl.gateway.router import Router
-from agentgym_rl.views import NumberedView, Told
+from agentgym_rl.views import NumberedView, Told, Used
 
 NAMES = ["engine-0", "engine-1", "engine-2"]
 
@@ -166,6 +166,22 @@ def test_a_publication_waits_for_a_worker_and_not_for_one_that_is_gone(monkeypat
     asyncio.run(play())
 
 
+def test_at_the_end_of_a_run_a_publication_waits_for_nobody(monkeypatch):
+    async def play() -> None:
+        pair = Pair(monkeypatch)
+        pair.add("engine-0", 0)
+        await pair.look()
+        pair.router.begin_update(1)
+        waiting = asyncio.ensure_future(pair.followers.all_know())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        pair.followers.close()
+        async with asyncio.timeout(5):
+            await waiting
+
+    asyncio.run(play())
+
+
 def test_a_publication_does_not_wait_for_a_worker_that_only_starts(monkeypatch):
     async def play() -> None:
         pair = Pair(monkeypatch)
@@ -205,7 +221,9 @@ def test_what_workers_say_of_engines_is_added_up(monkeypatch):
         await pair.followers.follow("rollout-0#1", told)
         await pair.followers.follow("rollout-1", Told(0, {"engine-0": 0.0}, {"failovers": 3}))
         assert pair.followers.silent_s == {"engine-0": 0.0, "engine-1": 2.0}
+        pair.followers.hear("rollout-1", Told(0, {}, {"failovers": 3}, used=Used("m", 2, 7)))
         pair.followers.remove("rollout-1")
+        assert sorted(used.programs for used in pair.followers.used) == [0, 7]
         assert pair.followers.counters["failovers"] == 5
         assert pair.failed == ["engine-1"]
         assert shortest({"a": 3.0}, pair.followers.silent_s)["a"] == 3.0
