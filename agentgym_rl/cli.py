@@ -38,6 +38,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "new": parts.new,
     "doctor": parts.doctor,
     "engine": processes.engine,
+    "rollout": processes.rollout,
     "trainer": processes.trainer,
     "warm-up": processes.warm_up,
     "bench": processes.bench,

@@ -16,6 +16,7 @@ from .engines.launch import engine_process
 from .process import ProcessSpec, may_use_gpu
 from .run_dir import MARK, next_run_dir
 from .trainer.launch import trainer_processes
+from .worker_launch import worker_process
 
 _TOKEN = "ARL_TOKEN"
 
@@ -73,3 +74,7 @@ def _processes(config: Config, run_dir: Path, resume: Path | None) -> Iterator[P
         token="",
         resume=resume and Path("CHECKPOINT"),
     )
+    for index in range(config.rollout.workers):
+        yield worker_process(
+            config_file, index=index, controller_url="http://ADDRESS:PORT", token=""
+        )

@@ -34,6 +34,7 @@ FREE = (
     *("eval.max_concurrent", "eval.pass_at", "eval.success_reward"),
     *("eval.price_prompt", "eval.price_completion", "eval.price_cached"),
     *("gateway.host", "gateway.port", "rollout.max_retries"),
+    *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
     *("engine.max_restarts", "engine.max_retries", "engine.request_timeout_s"),
 )
 """Keys that may be other ones when an evaluation goes on: no episode depends on them."""

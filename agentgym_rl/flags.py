@@ -80,6 +80,13 @@ def _engine(parser: ArgumentParser) -> None:
     parser.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
 
 
+def _rollout(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--controller", required=True, metavar="URL", help="says what to play")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several workers")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="as if started there")
+
+
 def _trainer(parser: ArgumentParser) -> None:
     _config(parser)
     parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
@@ -237,6 +244,7 @@ _COMMANDS = {
     "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engine": (_engine, "serve a policy over the engine protocol"),
+    "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
     "warm-up": (_warm_up, "one rank of a supervised warm-up (started by `arl train --init sft`)"),
     "bench": (_bench, "measure this machine"),

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from .cluster.processes import Processes
-from .config import Config, EmbeddedEngineConfig
+from .config import Config
 from .engine import EngineInfo
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
-from .fleet_checks import agreed, check_seeds, hanging, salt_of
-from .gateway.router import Router
+from .fleet_checks import agreed, check_seeds, hanging, make_router
+from .followers import Followers, shortest
 from .servers import AttachedServer, OwnServer, Server, make_servers
-from .waiting import watched
+from .waiting import Wait, watched
 from .weights.folder import version_name
 
 log = logging.getLogger(__name__)
@@ -76,14 +78,13 @@ class Fleet:
         self._publishing = False
         self._publishers = incarnation
         """The incarnation of the trainer ranks, whose next publication makes it the engines'."""
-        self.router = Router(
-            interrupt=config.rollout.interrupt,
-            salt=salt_of(config),
-            wait_s=config.own_engine.start_timeout_s,
-            on_failure=lambda name, error: self._servers[name].suspect(),
-            whole_turns=isinstance(config.engine, EmbeddedEngineConfig)
-            and config.engine.deterministic,
+        self.router = make_router(config, lambda name, error: self._servers[name].suspect())
+        self.followers = Followers(
+            self.router,
+            url_of=lambda name: self._servers[name].url,
+            on_failure=lambda name: self._servers[name].suspect(),
         )
+        """Other processes that ask the same engines."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
@@ -91,7 +92,7 @@ class Fleet:
         try:
             for server in self._servers.values():
                 await server.start()
-            with watched(self.router.waits):
+            with watched(self._waits):
                 yield self
         finally:
             await self.router.close()
@@ -137,7 +138,7 @@ class Fleet:
     async def _watch_progress(self) -> None:
         """A server that answers its health route may hang all the same: let it be restarted."""
         limit_s = self._config.own_engine.stall_timeout_s
-        async for name, silent_s in hanging(self.router, limit_s=limit_s):
+        async for name, silent_s in hanging(lambda: self.silent_s, limit_s=limit_s):
             if not self._publishing:
                 server = self._servers[name]
                 self._leave(server)
@@ -145,6 +146,23 @@ class Fleet:
                     f"it was asked, and has sent no token for {silent_s:.0f} s "
                     "(engine.stall_timeout_s)"
                 )
+
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """By name of the servers that are asked: how long none of those who wait got a token."""
+        return shortest(self.router.silent_s, self.followers.silent_s)
+
+    def _waits(self) -> list[Wait]:
+        """Turns that wait for the tokens of a server."""
+        now, silent_s = time.monotonic(), self.silent_s
+        return [Wait("turns", f"tokens of {n}", now - s, n) for n, s in silent_s.items() if s > 0]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What happened to turns, whoever asked for them (`router.COUNTERS`)."""
+        found = Counter(self.router.counters)
+        found.update(self.followers.counters)
+        return dict(found)
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.
@@ -210,6 +228,9 @@ class Fleet:
         targets = [name for name in self._servers if name in present]
         if targets:
             self.router.begin_update(version)
+            await self.followers.all_know()
+            if asked_by != self._publishers:  # given up meanwhile
+                return {}
         else:
             self._release()
         servers = [self._servers[name] for name in targets]

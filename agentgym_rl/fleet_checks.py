@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Literal
 
-from .config import Config, VllmEngineConfig
+from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
 from .engine import EngineInfo
-from .errors import ConfigError
+from .errors import ConfigError, EngineError
 from .gateway.router import Router
 from .servers import Server
+
+
+def make_router(config: Config, on_failure: Callable[[str, EngineError], None]) -> Router:
+    """The router of the configured engines: the same in every process that asks them."""
+    engine = config.own_engine
+    return Router(
+        interrupt=config.rollout.interrupt,
+        salt=salt_of(config),
+        wait_s=engine.start_timeout_s,
+        on_failure=on_failure,
+        whole_turns=isinstance(engine, EmbeddedEngineConfig) and engine.deterministic,
+    )
 
 
 def salt_of(config: Config) -> Literal["by_version", "none"]:
@@ -56,7 +68,9 @@ def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
     return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
 
 
-async def hanging(router: Router, *, limit_s: float) -> AsyncIterator[tuple[str, float]]:
+async def hanging(
+    silent_s: Callable[[], Mapping[str, float]], *, limit_s: float
+) -> AsyncIterator[tuple[str, float]]:
     """For ever: servers that were asked and have sent no token for so long, and for how long."""
     pause_s = min(1.0, limit_s / 4)
     while True:
@@ -64,6 +78,6 @@ async def hanging(router: Router, *, limit_s: float) -> AsyncIterator[tuple[str,
         await asyncio.sleep(pause_s)
         if time.monotonic() - slept > 2 * pause_s + 1.0:
             continue  # this process stood still, and what came meanwhile is not read yet
-        for name, silent_s in router.silent_s.items():
-            if silent_s > limit_s:
-                yield name, silent_s
+        for name, seconds in silent_s().items():
+            if seconds > limit_s:
+                yield name, seconds

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from .loop_lag import LoopLag
-from .sandbox import SandboxBackend
+from .sandbox import SandboxStats
 from .services import NO_SERVICES, Services
-from .verifier import VerifierPool
+from .verifier import VerifierPool, VerifierStats
+from .views import Used
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class SandboxPace:
     programs_per_s: float
     programs_per_s_per_core: float
     cores: int
-    """Processors this process may run on."""
+    """Processors that it may run on, of all machines on which episodes were played."""
     statuses: dict[str, int]
     """Programs by how they ended (sandbox.Status)."""
 
@@ -68,16 +71,17 @@ class Meter:
         self._services = services
         self._start = time.monotonic()
 
-    def read(self, *, episodes: int) -> Pace:
-        """The pace so far, `episodes` having been played."""
+    def read(self, *, episodes: int, others: Sequence[Used] = ()) -> Pace:
+        """The pace so far, `episodes` having been played, by this process and by `others`."""
         seconds = max(time.monotonic() - self._start, 1e-9)
         sandboxes, verifier = self._services.sandboxes, self._services.verifier
+        used = [used_by(self._services), *others]
         return Pace(
             episodes=episodes,
             episodes_per_s=episodes / seconds,
             loop_lag_ms=self.lag.summary(),
-            sandbox=_sandbox_pace(sandboxes, seconds) if sandboxes else None,
-            verifier=_verifier_pace(verifier) if verifier else None,
+            sandbox=_sandbox_pace(used, seconds) if sandboxes else None,
+            verifier=_verifier_pace(used, verifier) if verifier else None,
         )
 
 
@@ -91,27 +95,54 @@ async def measuring(services: Services = NO_SERVICES) -> AsyncIterator[Meter]:
         watching.cancel()
 
 
-def _sandbox_pace(sandboxes: SandboxBackend, seconds: float) -> SandboxPace:
-    stats, cores = sandboxes.stats(), _cores()
-    return SandboxPace(
-        programs=stats.executions,
-        programs_per_s=stats.executions / seconds,
-        programs_per_s_per_core=stats.executions / seconds / cores,
-        cores=cores,
-        statuses=dict(stats.statuses),
+def used_by(services: Services) -> Used:
+    """What was asked of these so far, by this process."""
+    sandboxes = services.sandboxes.stats() if services.sandboxes else SandboxStats()
+    verifier = services.verifier.stats() if services.verifier else VerifierStats()
+    return Used(
+        machine=socket.gethostname(),
+        cores=_cores(),
+        programs=sandboxes.executions,
+        program_statuses=dict(sandboxes.statuses),
+        calls=verifier.calls,
+        call_statuses=dict(verifier.statuses),
+        retries=verifier.retries,
+        queue_s=verifier.queue_s,
+        queue_max_s=verifier.queue_max_s,
     )
 
 
-def _verifier_pace(pool: VerifierPool) -> VerifierPace:
-    stats = pool.stats()
-    mean_s = stats.queue_s / stats.calls if stats.calls else 0.0
+def _sandbox_pace(used: Sequence[Used], seconds: float) -> SandboxPace:
+    programs = sum(it.programs for it in used)
+    cores = sum({it.machine: it.cores for it in used}.values())
+    return SandboxPace(
+        programs=programs,
+        programs_per_s=programs / seconds,
+        programs_per_s_per_core=programs / seconds / cores,
+        cores=cores,
+        statuses=_sum(it.program_statuses for it in used),
+    )
+
+
+def _verifier_pace(used: Sequence[Used], pool: VerifierPool) -> VerifierPace:
+    calls, queue_s = sum(it.calls for it in used), sum(it.queue_s for it in used)
     return VerifierPace(
-        calls=stats.calls,
-        statuses=dict(stats.statuses),
-        retries=stats.retries,
-        queue_ms={"mean": 1e3 * mean_s, "max": 1e3 * stats.queue_max_s},
+        calls=calls,
+        statuses=_sum(it.call_statuses for it in used),
+        retries=sum(it.retries for it in used),
+        queue_ms={
+            "mean": 1e3 * queue_s / calls if calls else 0.0,
+            "max": 1e3 * max(it.queue_max_s for it in used),
+        },
         isolation=sorted(pool.isolation),
     )
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for count in counts:
+        found.update(count)
+    return dict(found)
 
 
 def _cores() -> int:

@@ -36,6 +36,7 @@ FREE = (
     *("engine.stall_timeout_s", "engine.request_timeout_s", "engine.fused", "engine.urls"),
     *("engine.python", "engine.gpus", "engine.tensor_parallel_size", "engine.flags", "engine.env"),
     *("engine.gpu_memory_utilization", "engine.kv_cache_gib", "engine.prefix_cache"),
+    *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
     *("rollout.max_concurrent", "rollout.interrupt", "rollout.max_retries"),
     *("rollout.turn_timeout_s", "rollout.episode_timeout_s", "rollout.max_rejected"),
 )

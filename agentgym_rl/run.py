@@ -1,4 +1,4 @@
-"""`arl train`: a run whose groups are played here, by an agent in an environment.
+"""`arl train`: a run whose groups are played by an agent in an environment, here or by workers.
 
 engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
 """
@@ -6,6 +6,8 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from .cluster.forking import ForkServer
@@ -13,13 +15,16 @@ from .config import Config
 from .episode import Player
 from .evaluate import EvalResult
 from .evaluator import Evaluator
+from .hub import Hub
 from .inspect.progress import Progress
 from .model import resolve_paths
 from .pace import measuring
 from .rollout import Rollout
 from .run_dir import record_tasks
 from .stack import check, serving_policy, task_source
+from .task import TaskSource
 from .training import Played, TrainingRun, TrainResult, training
+from .workers import Workers
 
 
 async def train(
@@ -70,8 +75,9 @@ class _PlayedRun(TrainingRun):
             await scheduled
             counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
-            pace = meter.read(episodes=episodes)
-        return Played(rollout.finished, pace, before, after)
+            pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
+        restarts = rollout.restarts if isinstance(rollout, Workers) else 0
+        return Played(rollout.finished, pace, before, after, restarts)
 
     async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
         """The evaluation of version 0; that of the run's first start, once there are others."""
@@ -87,21 +93,45 @@ class _PlayedRun(TrainingRun):
             self.controller.version, player, on_progress=self.progress.evaluating
         )
 
-    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout:
+    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout | Workers:
         tasks = task_source(self.config, "train", seed=self.config.seed)
         record_tasks(self.run_dir, tasks)
-        rollout = Rollout(
+        async with self._rollout(player, tasks) as rollout:
+            await self.wait_trainer()
+            self.progress.phase("training")
+            playing = producers.create_task(rollout.run(), name="rollout")
+            await self.wait_trained()
+            playing.cancel()
+        return rollout
+
+    @asynccontextmanager
+    async def _rollout(self, player: Player, tasks: TaskSource) -> AsyncIterator[Rollout | Workers]:
+        """Who plays: this process, by `player`, or others."""
+        if not self.config.rollout.workers:
+            yield Rollout(
+                self.config,
+                player=player,
+                tasks=tasks,
+                buffer=self.controller.buffer,
+                episodes=self.episodes,
+                controller=self.controller,
+                recovered=self.recovered,
+            )
+            return
+        hub = Hub.of_run(
             self.config,
-            player=player,
-            tasks=tasks,
-            buffer=self.controller.buffer,
-            episodes=self.episodes,
+            tasks,
             controller=self.controller,
+            episodes=self.episodes,
             recovered=self.recovered,
         )
-        await self.wait_trainer()
-        self.progress.phase("training")
-        playing = producers.create_task(rollout.run(), name="rollout")
-        await self.wait_trained()
-        playing.cancel()
-        return rollout
+        workers = Workers(
+            self.config,
+            self.config_file,
+            self.processes,
+            hub,
+            self.fleet.followers,
+            on_error=self.controller.fail,
+        )
+        async with workers.started():
+            yield workers

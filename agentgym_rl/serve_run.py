@@ -43,6 +43,11 @@ async def serve(
             "eval.every and eval.every_minutes: `arl serve` plays no episodes, so it evaluates "
             "none; write checkpoints (trainer.checkpoint_every) and use arl eval --checkpoint"
         )
+    if config.rollout.workers:
+        raise ConfigError(
+            "rollout.workers: `arl serve` plays no episodes, so it has no rollout workers; "
+            "leave the key out (several programs may open sessions at its one gateway)"
+        )
     admin_key(config)
     check_policy(config, config.own_engine)
     check_port(config)

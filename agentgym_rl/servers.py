@@ -100,7 +100,7 @@ class OwnServer(Server):
         )
         self._processes = processes
         self._timeout_s = config.own_engine.start_timeout_s
-        super().__init__(engine_name(index), "", _client(config, "", incarnation))
+        super().__init__(engine_name(index), "", client_of(config, "", incarnation))
 
     async def start(self) -> None:
         host, port = await self._processes.address(self.name)
@@ -139,7 +139,7 @@ class AttachedServer(Server):
         self._model_dir = model_dir
         self._look = asyncio.Event()
         self._untrusted = ""
-        super().__init__(f"engine-{index}", url, _client(config, url, incarnation))
+        super().__init__(f"engine-{index}", url, client_of(config, url, incarnation))
 
     async def start(self) -> None:
         """It runs already."""
@@ -242,7 +242,7 @@ def make_servers(
     ]
 
 
-def _client(config: Config, url: str, incarnation: int) -> HttpEngine:
+def client_of(config: Config, url: str, incarnation: int = 0) -> HttpEngine:
     """A client that knows what the kind of server can and cannot do."""
     engine = config.own_engine
     is_vllm = isinstance(engine, VllmEngineConfig)

@@ -8,18 +8,20 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from . import registry
 from .config import Config, OwnEngineConfig, VllmEngineConfig
+from .engine import EngineInfo
 from .engines.vllm.build import check_interrupt, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
 from .eval_result import EvalResult
 from .evaluate import ON_PROGRESS, Keep, evaluate
-from .fleet import Fleet
 from .gateway.chat import ChatFormat
 from .gateway.client import AgentClients
+from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
 from .model import model_folder, tokenizer_hash
@@ -30,6 +32,20 @@ from .trajectory import Trajectory
 from .wrappers import within
 
 log = logging.getLogger(__name__)
+
+
+class Engines(Protocol):
+    """The engines that a gateway stands in front of: a `Fleet`, or one that is followed."""
+
+    @property
+    def router(self) -> Router: ...
+
+    async def ready(self) -> EngineInfo: ...
+
+    async def watch(self) -> None: ...
+
+    async def wait_serving(self) -> None: ...
+
 
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
@@ -168,7 +184,7 @@ async def services(config: Config) -> AsyncIterator[Services]:
 
 
 @contextlib.asynccontextmanager
-async def policy_gateway(config: Config, fleet: Fleet) -> AsyncIterator[Gateway]:
+async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gateway]:
     """Wait until the engines are ready, make the gateway that stands in front of them, and watch
     over both. It does not serve yet."""
     model_dir = model_folder(config)
@@ -195,7 +211,7 @@ async def policy_gateway(config: Config, fleet: Fleet) -> AsyncIterator[Gateway]
 
 @contextlib.asynccontextmanager
 async def serving_policy(
-    config: Config, fleet: Fleet, given: Services | None = None
+    config: Config, fleet: Engines, given: Services | None = None
 ) -> AsyncIterator[Player]:
     """The gateway on these engines, serving, and a player of the configured episodes; their
     services are those `given`, or else its own."""

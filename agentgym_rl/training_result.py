@@ -49,6 +49,8 @@ class TrainResult:
     """What happened to engines and turns: restarts, and the router's counters."""
     trainer_restarts: int
     """Times lost ranks were started again, since the run began or was resumed."""
+    worker_restarts: int
+    """Times lost rollout workers were started again, likewise."""
     duration_s: float
     run: str
     episodes: int

@@ -28,6 +28,8 @@ class Played:
     pace: Pace
     before: EvalResult | None = None
     after: EvalResult | None = None
+    worker_restarts: int = 0
+    """Times that lost rollout workers were started again."""
 
 
 def summarize_training(
@@ -73,7 +75,8 @@ def summarize_training(
         outcomes=dict(played.finished.outcomes),
         eval_outcomes=_outcomes(before, after),
         trainer_restarts=trainer_restarts,
-        engines={"restarts": fleet.restarts, **fleet.router.counters},
+        worker_restarts=played.worker_restarts,
+        engines={"restarts": fleet.restarts, **fleet.counters},
         duration_s=duration_s,
         run=shown(run_dir),
         episodes=pace.episodes,

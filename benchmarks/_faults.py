@@ -79,6 +79,7 @@ def _hang(run: FaultyRun) -> float:
 
 
 _ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
+_WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
 _HANG = ("--rollout.tool_timeout_s=3",)
 _MAIN_JOB = (
     *("--trainer.num_ranks=2", "--rollout.groups_per_batch=8", "--rollout.group_size=8"),
@@ -90,6 +91,9 @@ FAULTS: Mapping[str, Fault] = {
     "engine killed": Fault(_send("engine", signal.SIGKILL), _ENGINE),
     "engine frozen": Fault(_send("engine", signal.SIGSTOP), _ENGINE),
     "engine slow": Fault(_stutter("engine")),
+    "worker killed": Fault(_send("rollout", signal.SIGKILL), _WORKER, flags=_WORKERS),
+    "worker frozen": Fault(_send("rollout", signal.SIGSTOP), _WORKER, flags=_WORKERS),
+    "worker slow": Fault(_stutter("rollout"), flags=_WORKERS),
     "trainer killed": Fault(_send("trainer", signal.SIGKILL), _TRAINER),
     "trainer frozen": Fault(_send("trainer", signal.SIGSTOP), _TRAINER),
     "trainer told to end": Fault(_send("trainer", signal.SIGTERM), _TRAINER),
@@ -103,6 +107,9 @@ FAULTS: Mapping[str, Fault] = {
         lambda run: _limit(run.pid, resource.RLIMIT_FSIZE, 100_000), ends=True
     ),
     "controller killed": Fault(lambda run: os.kill(run.pid, signal.SIGKILL), ends=True),
+    "controller of workers killed": Fault(
+        lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, flags=_WORKERS
+    ),
     "machine loaded": Fault(_load(20.0)),
     "tool never returns": Fault(
         _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), hangs=True

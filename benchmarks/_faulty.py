@@ -31,7 +31,7 @@ _SMALL = (
     *("--logging.progress=plain", "--rollout.groups_per_batch=2", "--rollout.group_size=4"),
     *("--trainer.checkpoint_every=3", "--engine.num_servers=2"),
 )
-_ALARM = re.compile(r"is out of service|the trainer is lost|has sent no token for")
+_ALARM = re.compile(r"is out of service|(the trainer|rollout-.) is lost|has sent no token for")
 _STEPS_WITHOUT_END = 100_000
 
 Row = dict[str, Any]
@@ -87,7 +87,8 @@ class FaultyRun:
         if fault.stops:
             return self._uneventful()
         before = self.version()
-        members = [*_children(self.pid, "engine"), *_children(self.pid, "trainer")]
+        roles = ("engine", "trainer", "rollout")
+        members = [pid for role in roles for pid in _children(self.pid, role)]
         begun = time.monotonic()
         at = fault.inject(self) or begun
         detected_s = self._noticed(begun, members) - at if fault.is_noticed else None
@@ -99,6 +100,9 @@ class FaultyRun:
         self.wait(lambda: self.version() > before, "a new batch")
         if fault.sign and "engine" in fault.sign:
             self.wait(lambda: self._said("serves again", since=begun) is not None, "the engine")
+        if fault.sign and "rollout" in fault.sign:
+            again = r"rollout-\d#1 plays"
+            self.wait(lambda: self._said(again, since=begun) is not None, "the worker")
         full_s = time.monotonic() - (at_resume if fault.ends else at)
         result = self._result()
         return self._judged(result, begun) | {
@@ -215,7 +219,9 @@ class FaultyRun:
         return self._audited(at) | {
             "tokens_sampled_again": result["engines"]["discarded_tokens"],
             "failovers": result["engines"]["failovers"],
-            "restarts": result["engines"]["restarts"] + result["trainer_restarts"],
+            "restarts": result["engines"]["restarts"]
+            + result["trainer_restarts"]
+            + result["worker_restarts"],
         }
 
     def _audited(self, at: float) -> Row:

@@ -2,10 +2,11 @@
 second, and the memory that takes, with a thousand to a hundred thousand of them live.
 
 Rollout, log, buffer, batches and controller are those of a run, event loop and collection of
-garbage too, on one core: all threads of the process are counted, simulated engines included. Players sleep and
-return a trajectory of two turns and 300 tokens; the trainer asks for its batches, packs them as for
-the wire, and reports at once. "saturated": episodes end faster than they can be taken in;
-"of 10 s": as many as are live in ten seconds, which shows from when on the controller is the limit.
+garbage too, on one core: all threads of the process are counted, simulated engines included.
+Players wait and return a trajectory of two turns and 300 tokens; the trainer asks for its batches,
+packs them as for the wire, and reports at once. "saturated": episodes end faster than they can be
+taken in; "of 10 s": as many as are live in ten seconds, which shows from when on the controller is
+the limit.
 
 Each case is a process of its own. ARL_BENCH_LIVE=1000,... which numbers; ARL_BENCH_SECONDS (20) is
 how long each is measured; ARL_BENCH_PLOT=FILE is where the picture goes.
@@ -369,9 +370,9 @@ def main(kind: str, live: int, seconds: float) -> None:
         _one_core(),
         paced_collections(),
         tempfile.TemporaryDirectory(prefix="arl-bench-") as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(Bench(kind, live, seconds).play(Path(folder)))
+        found = runner.run(Bench(kind, live, seconds).play(Path(folder)))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -21,6 +21,7 @@ FLAGS = {
     "eval": f"{RUNS} --checkpoint --out --compare",
     "list": "--json",
     "engine": "--config --model --seed --backend --index --host --port --weight-version --journal",
+    "rollout": "--config --model --seed --controller --index --folder",
     "trainer": "--config --model --seed --run --weights --controller --rank --rendezvous "
     "--incarnation --resume --served",
     "warm-up": "--config --model --seed --run --rank --rendezvous",

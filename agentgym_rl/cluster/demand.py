@@ -47,6 +47,8 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
         found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
     size = int(_on_gpu(trainer.device, gpus))
     found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))
+    if config.rollout.workers:
+        found.append(Demand("rollout", config.rollout.workers, config.rollout.worker_cpus))
     return found
 
 

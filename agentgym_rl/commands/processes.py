@@ -1,4 +1,4 @@
-"""`arl engine`, `arl trainer`, `arl warm-up`, which runs start; and `arl bench`."""
+"""`arl engine`, `arl rollout`, `arl trainer`, `arl warm-up`, which runs start; and `arl bench`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.interrupts import run_interruptible
 
 from .showing import print_json
 
@@ -53,12 +54,33 @@ def engine(args: Namespace) -> int:
     return 0
 
 
-def trainer(args: Namespace) -> int:
-    if not os.environ.get("ARL_TOKEN"):
+def rollout(args: Namespace) -> int:
+    token = _token("rollout")
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    if args.folder and args.folder.is_dir():  # another machine need not have it
+        os.chdir(args.folder)
+        sys.path.insert(0, str(args.folder))
+    from agentgym_rl.worker import work
+
+    run_interruptible(
+        lambda: work(config, controller_url=args.controller, token=token, index=args.index)
+    )
+    return 0
+
+
+def _token(command: str) -> str:
+    """What the controller knows this process by."""
+    if not (token := os.environ.get("ARL_TOKEN", "")):
         raise ConfigError(
-            "ARL_TOKEN is not set: `arl trainer` is started by `arl train`, which gives it the "
+            f"ARL_TOKEN is not set: `arl {command}` is started by `arl train`, which gives it the "
             "controller's token there"
         )
+    return token
+
+
+def trainer(args: Namespace) -> int:
+    _token("trainer")
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.model import model_folder

@@ -53,6 +53,15 @@ class RolloutConfig(Section):
     """Groups in a row that `should_accept` may refuse, or that may be too long, before the run
     stops with an error; and tasks in a row that may have weight 0."""
 
+    workers: int = Field(default=0, ge=0)
+    """Processes that play episodes, each with a gateway, environments and sandboxes of its own; 0:
+    `arl train` itself plays them."""
+    worker_cpus: int = Field(default=1, ge=1)
+    """CPUs that a cluster sets aside for each worker, with its environments and sandboxes."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Times that each of these is started again after it was lost; the last one to be lost for good
+    ends the run."""
+
     @property
     def admitted_groups(self) -> int:
         """`max_concurrent`, or its default 2·B."""

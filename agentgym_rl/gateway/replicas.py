@@ -79,7 +79,8 @@ class Replicas:
     def __init__(self) -> None:
         self.changes = Changes()
         self.calm: int | None = 0
-        self._updates = 0
+        self.updates = 0
+        """Updates that have ended."""
         self._serving: dict[str, Replica] = {}
         self._homes: OrderedDict[str, Replica] = OrderedDict()
 
@@ -89,12 +90,19 @@ class Replicas:
         return list(self._serving)
 
     @property
+    def serving(self) -> list[Replica]:
+        """The replicas in service."""
+        return list(self._serving.values())
+
+    @property
     def silent_s(self) -> dict[str, float]:
-        """By name, for how long a replica that was asked has not sent a token."""
+        """By name, for how long a replica that was asked has not sent a token; 0 where one came
+        since. Of one that nobody asks nothing is said."""
         now = time.monotonic()
         return {
             replica.name: now - (replica.unanswered_since_s or now)
             for replica in self._serving.values()
+            if replica.load or replica.unanswered_since_s is not None
         }
 
     @property
@@ -130,6 +138,7 @@ class Replicas:
     def begin_update(self) -> None:
         """Any replica may change its version from now on."""
         self.calm = None
+        self.changes.notify()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
         """No replica changes its version any more; `names`, where still in service, changed to
@@ -139,8 +148,8 @@ class Replicas:
                 self._serving[name].version = version
         for replica in self._serving.values():
             replica.answered()  # what kept it from answering was the update, perhaps
-        self._updates += 1
-        self.calm = self._updates
+        self.updates += 1
+        self.calm = self.updates
         self.changes.notify()
 
     def choose(self, session_id: str) -> tuple[Replica, bool]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
 from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.errors import ConfigError, EngineError
-from agentgym_rl.waiting import Wait
+from agentgym_rl.waiting import Changes
 
 from .replicas import SHUNNED_S, Replica, Replicas
 from .segment import PendingTurn, Segment, joined
@@ -69,8 +68,11 @@ class Router(Sampler):
         self._on_failure = on_failure
         self._whole_turns = whole_turns
         self._replicas = Replicas()
-        self._updating_to: int | None = None
         self._closed = False
+        self.updating_to: int | None = None
+        """The version that replicas may begin to serve; None where no update is under way."""
+        self.num_salts = 0
+        """Times that salts were renewed."""
 
     # ------------------------------------------------------------------ replicas
     @property
@@ -79,18 +81,25 @@ class Router(Sampler):
         return self._replicas.names
 
     @property
-    def silent_s(self) -> dict[str, float]:
-        """By name, how long a replica that was asked for tokens has sent none; 0 if it has."""
-        return self._replicas.silent_s
+    def replicas(self) -> list[Replica]:
+        """Those in service."""
+        return self._replicas.serving
 
-    def waits(self) -> list[Wait]:
-        """Turns that wait for an engine in service, one for each such engine."""
-        now = time.monotonic()
-        return [
-            Wait("turns", f"tokens of {name}", now - silent_s, name)
-            for name, silent_s in self.silent_s.items()
-            if silent_s > 0
-        ]
+    @property
+    def changes(self) -> Changes:
+        """Woken by whatever changes of the replicas, or of an update."""
+        return self._replicas.changes
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that have ended."""
+        return self._replicas.updates
+
+    @property
+    def silent_s(self) -> dict[str, float]:
+        """By name, how long a replica that was asked for tokens has sent none; 0 if it has. Only
+        replicas that are asked."""
+        return self._replicas.silent_s
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
@@ -119,7 +128,7 @@ class Router(Sampler):
 
     def begin_update(self, version: int) -> None:
         """Call before any replica may begin to serve `version`; again if that was given up."""
-        self._updating_to = version
+        self.updating_to = version
         self._replicas.begin_update()
 
     def end_update(self, version: int, names: Iterable[str]) -> None:
@@ -130,18 +139,20 @@ class Router(Sampler):
         Raises:
             ValueError: no update to `version` has begun.
         """
-        if version != self._updating_to:
+        if version != self.updating_to:
             raise ValueError(
                 f"end of an update to version {version}, but the update under way is to "
-                f"{self._updating_to}"
+                f"{self.updating_to}"
             )
-        self._updating_to = None
+        self.updating_to = None
         self._replicas.end_update(version, names)
 
     def renew_salts(self) -> None:
         """What is cached from here on is shared with nothing before: versions that were published
         may come again, with other weights."""
         self._run = secrets.token_hex(4)
+        self.num_salts += 1
+        self._replicas.changes.notify()
 
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
         """Wait until some replica is in service.

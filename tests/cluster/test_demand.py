@@ -24,6 +24,11 @@ def test_gpus_are_asked_for_where_there_are_any():
     assert {it.gpus for it in demands(config, gpus=False)} == {0}
 
 
+def test_rollout_workers_need_no_gpus():
+    config = _of("vllm:d1+fsdp:d1", **{"rollout.workers": 3, "rollout.worker_cpus": 4})
+    assert demands(config, gpus=True)[-1] == Demand("rollout", 3, cpus=4)
+
+
 def test_a_device_that_is_named_is_asked_for_everywhere():
     config = _of("embedded:d2+fsdp:d2", **{"trainer.device": "cuda", "engine.device": "cpu"})
     assert [it.gpus for it in demands(config, gpus=False)] == [0, 1]

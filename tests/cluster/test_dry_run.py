@@ -12,10 +12,13 @@ from agentgym_rl.dry_run import dry_run
 
 def test_every_process_with_its_command_line(tmp_path):
     keys = {"cluster.allocation": "embedded:d2+fsdp:d2", "run": str(tmp_path / "run")}
+    keys |= {"rollout.workers": 2}
     text = asyncio.run(dry_run(load_config(None, keys)))
     lines = text.splitlines()
     names = [line.strip() for line in lines[lines.index("processes") + 1 :: 2]]
-    assert names == ["engine-0", "engine-1", "trainer-0", "trainer-1"]
+    assert names == ["engine-0", "engine-1", "trainer-0", "trainer-1", "rollout-0", "rollout-1"]
+    assert "2 x rollout of 1 CPU threads, 0 GPUs" in text
+    assert "ARL_TOKEN=... " in text
     assert f"--config {tmp_path}/run/config.toml --index 1 --host ADDRESS --port PORT" in text
     assert f"--run {tmp_path}/run" in text
     assert not (tmp_path / "run").exists()

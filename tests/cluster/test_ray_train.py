@@ -1,12 +1,18 @@
 """`arl train --cluster ray` as a user runs it, on two nodes that are on this machine."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+
+from agentgym_rl.ledger import audit_ledger
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow
@@ -23,10 +29,12 @@ SMALL = (
 )
 
 
+COMMAND = (sys.executable, "-m", "agentgym_rl", "train", "--cluster=ray")
+
+
 def arl(address, *words, timeout=240):
-    command = [sys.executable, "-m", "agentgym_rl", "train", "--cluster=ray"]
     return subprocess.run(
-        [*command, f"--address={address}", *SMALL, *words],
+        [*COMMAND, f"--address={address}", *SMALL, *words],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -59,3 +67,58 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(ray_cluster, tm
     assert "the cluster is too small" in done.stderr
     assert re.search(r"(?m)^missing +7 +0$", done.stderr)
     assert not (tmp_path / "run").exists()
+
+
+def workers(run):
+    """Pids of a run's rollout workers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().decode() if entry.name.isdigit() else ""
+            if f"rollout\0--config\0{run}/" in line:
+                found.append(int(entry.name))
+    return found
+
+
+def nodes_of_workers():
+    """The nodes of the one group of processes that is spread."""
+    (nodes,) = [
+        [*group["bundles_to_node_id"].values()]
+        for group in ray.util.placement_group_table().values()
+        if (group["strategy"], group["state"]) == ("SPREAD", "CREATED")
+    ]
+    return nodes
+
+
+def test_rollout_workers_are_spread_over_nodes_and_replaced(ray_cluster, tmp_path):
+    """The environment is a module of the folder in which `arl train` was started."""
+    run = tmp_path / "run"
+    (tmp_path / "my_math.py").write_text("from arl_envs.math import SPEC as MyMath\n")
+    words = ("--json", f"--run={run}", "--steps=6", "--rollout.workers=2", "--env=my_math:MyMath")
+    process = subprocess.Popen(
+        [*COMMAND, f"--address={ray_cluster.address}", *SMALL, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        end = time.monotonic() + 240
+        metrics = run / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text()):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert len(set(nodes_of_workers())) == 2
+        first = workers(run)
+        assert len(first) == 2
+        os.kill(first[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=240)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["steps"], result["worker_restarts"]) == (6, 1)
+    assert audit_ledger(run)["faults"] == []
+    assert workers(run) == []

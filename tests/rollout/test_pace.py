@@ -11,6 +11,7 @@ from agentgym_rl.loop_lag import LoopLag
 from agentgym_rl.pace import Meter, measuring
 from agentgym_rl.sandbox import SandboxStats, Status
 from agentgym_rl.services import Services
+from agentgym_rl.views import Used
 
 
 def lag_of(*late_ms: float) -> LoopLag:
@@ -55,6 +56,15 @@ class Counted:
         for status in [Status.OK] * 9000 + [Status.TIMEOUT] * 20 + [Status.MEMORY_LIMIT]:
             stats.count(status)
         return stats
+
+
+def test_what_workers_used_is_added_and_a_machine_is_counted_once():
+    mine = Meter(Services(Counted())).read(episodes=4).sandbox.cores
+    others = [Used("there", 3, 10, {"ok": 10}), Used("there", 3, 1), Used("elsewhere", 4)]
+    pace = Meter(Services(Counted())).read(episodes=4, others=others)
+    assert pace.sandbox.programs == 9021 + 11
+    assert pace.sandbox.statuses["ok"] == 9010
+    assert pace.sandbox.cores == mine + 3 + 4
 
 
 def test_programs_are_counted_by_core():

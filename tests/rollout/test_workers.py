@@ -1,0 +1,214 @@
+"""Workers are replaced when they are lost, and not when they are slow; their processes are fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentgym_rl import workers as module
+from agentgym_rl.buffer import Buffer
+from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.errors import ConfigError, ProcessDied
+from agentgym_rl.followers import Followers
+from agentgym_rl.gateway.router import Router
+from agentgym_rl.groups import FinishedGroups
+from agentgym_rl.hub import Hub
+from agentgym_rl.hub_client import HubClient, RunEnding
+from agentgym_rl.process import ProcessSpec
+from agentgym_rl.serve_run import serve
+from agentgym_rl.task import SeededTasks
+from agentgym_rl.task_cursor import TaskCursor
+from agentgym_rl.views import Told
+from agentgym_rl.workers import Workers
+
+
+class Fake:
+    """A worker that asks for news, and plays nothing, until it is told to die."""
+
+    def __init__(self, spec: ProcessSpec, *, is_ready: bool = True) -> None:
+        self.died: asyncio.Future[ProcessDied | None] = asyncio.get_running_loop().create_future()
+        self.is_mute = False
+        self._spec, self._is_ready = spec, is_ready
+        self.task = asyncio.ensure_future(self._live())
+
+    async def _live(self) -> None:
+        url = self._spec.argv[self._spec.argv.index("--controller") + 1]
+        async with HubClient.connected(url, self._spec.env["ARL_TOKEN"]) as client:
+            if self._is_ready:
+                await client.ready()
+            seen = 0
+            try:
+                while True:
+                    if self.is_mute:
+                        await asyncio.sleep(0.05)
+                        continue
+                    news = await client.follow(Told(seen, {}, {}))
+                    seen = news.number if news else seen
+            except RunEnding:
+                self.end(None)
+
+    def end(self, how: ProcessDied | None) -> None:
+        if not self.died.done():
+            self.died.set_result(how)
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
+
+
+class FakeProcesses:
+    host, forks = "127.0.0.1", None
+
+    def __init__(self, *, are_ready: bool = True) -> None:
+        self.all: dict[str, list[Fake]] = {}
+        self._are_ready = are_ready
+
+    def __getitem__(self, index: int) -> Fake:
+        return self.all[f"rollout-{index}"][-1]
+
+    async def start(self, spec: ProcessSpec) -> None:
+        lives = self.all.setdefault(spec.name, [])
+        lives.append(Fake(spec, is_ready=self._are_ready))
+
+    async def ended(self, name: str) -> ProcessDied | None:
+        return await asyncio.shield(self.all[name][-1].died)
+
+    async def end(self, name: str) -> None:
+        self.all[name][-1].end(None)
+
+    def log_path(self, name: str) -> Path:
+        return Path(f"logs/{name}.log")
+
+
+@asynccontextmanager
+async def running(
+    path: Path, *, max_restarts: int = 3, are_ready: bool = True
+) -> AsyncIterator[tuple[Workers, FakeProcesses, Hub, asyncio.Task[None]]]:
+    config = Config(rollout=RolloutConfig(workers=2, max_restarts=max_restarts))
+    log = EpisodeLog(path / "episodes.db")
+    buffer = Buffer(config.rollout, total_groups=100)
+    hub = Hub(
+        config,
+        cursor=TaskCursor(config, SeededTasks("train"), numbers={}),
+        buffer=buffer,
+        finished=FinishedGroups(config.rollout, buffer=buffer, episodes=log),
+        episodes=log,
+    )
+    router = Router(interrupt="keep", wait_s=1)
+    followers = Followers(router, url_of=lambda name: "", on_failure=lambda name: None)
+    processes = FakeProcesses(are_ready=are_ready)
+    workers = Workers(
+        config, path / "config.toml", processes, hub, followers, on_error=lambda error: None
+    )
+    async with asyncio.timeout(30), workers.started():
+        playing = asyncio.ensure_future(workers.run())
+        if are_ready:
+            await until(lambda: hub._is_open)
+        yield workers, processes, hub, playing
+        playing.cancel()
+    log.close()
+    assert all(life.died.done() for lives in processes.all.values() for life in lives)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_a_worker_that_dies_is_replaced_and_what_it_had_is_leased_again(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            (first, second) = hub._lives.values()
+            lease = await hub.lease(first)
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: hub.num_ready == 2 and not hub.is_alive(first))
+            assert workers.restarts == 1
+            assert (await hub.lease(second)).group_id == lease.group_id
+            assert [life.id for life in hub._lives.values()] == ["rollout-1", "rollout-0#1"]
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_ends_by_itself_before_the_run_does_is_lost_too(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            processes[1].end(None)
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_says_nothing_is_lost_and_one_that_is_late_now_and_then_is_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(module, "SILENCE_LIMIT_S", 3.0)
+
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            for is_mute in (True, False, True, False):
+                processes[0].is_mute = is_mute
+                await asyncio.sleep(0.5)
+            assert workers.restarts == 0
+            processes[1].is_mute = True
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+            assert len(processes.all["rollout-1"]) == 2
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_late_for_a_publication_is_cut_off(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, _, hub, _):
+            (first, _) = hub._lives.values()
+            workers._followers.on_late(first.id, "it was late")
+            assert not hub.is_alive(first)
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 2)
+
+    asyncio.run(play())
+
+
+def test_the_last_one_to_be_lost_for_good_ends_the_run(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, max_restarts=0) as (workers, processes, hub, playing):
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: hub.num_ready == 1)
+            assert not playing.done()
+            processes[1].end(ProcessDied("rollout-1 was killed"))
+            with pytest.raises(ProcessDied, match="no rollout worker is left after 0 restarts"):
+                await playing
+            assert workers.restarts == 0
+
+    asyncio.run(play())
+
+
+def test_workers_that_cannot_start_are_not_started_again(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, are_ready=False) as (workers, processes, _, playing):
+            processes[0].end(ProcessDied("rollout-0 exited with 2: no module named x"))
+            with pytest.raises(ProcessDied, match="no module named x"):
+                await playing
+            assert workers.restarts == 0
+
+    asyncio.run(play())
+
+
+def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(Workers, "_start_timeout_s", 0.1)
+
+    async def play() -> None:
+        async with running(tmp_path, are_ready=False) as (_, _, _, playing):
+            with pytest.raises(ProcessDied, match=r"rollout-\d was not ready after"):
+                await playing
+
+    asyncio.run(play())
+
+
+def test_where_other_programs_play_there_are_none():
+    with pytest.raises(ConfigError, match="`arl serve` plays no episodes"):
+        asyncio.run(serve(Config(rollout=RolloutConfig(workers=1)), progress=None))
