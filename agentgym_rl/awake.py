@@ -1,7 +1,7 @@
 """Time that stands still while engines sleep: what they were asked meanwhile is not late.
 
-Where engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep while
-the ranks train. A deadline for a reply must neither pass meanwhile nor be forgotten.
+Where engines and trainer ranks share devices (`cluster.colocated`), all engines of a run sleep
+while the ranks train. A deadline for a reply must neither pass meanwhile nor be forgotten.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class AwakeTime:
         async with asyncio.timeout(None) as wait:
 
             def expire() -> None:
-                wait.reschedule(asyncio.get_running_loop().time())
+                if not wait.expired():  # somebody else may have ended it early
+                    wait.reschedule(asyncio.get_running_loop().time())
 
             timer = self.call_at(self.time() + seconds, expire)
             try:

@@ -20,7 +20,7 @@ from agentgym_rl.engine import (
     SamplingParams,
     SleepLevel,
 )
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import EngineError, WeightsError
 from agentgym_rl.waiting import Changes
 
 _PATIENCE_S = 60.0
@@ -251,7 +251,7 @@ class ScriptedEngine(Engine):
 
     async def update_weights(self, path: str, *, version: int) -> None:
         if "weights" in self._asleep:
-            raise EngineError("the engine sleeps, its weights too: wake them first")
+            raise WeightsError("the engine sleeps, its weights too: wake them first")
         self._has_weights = True
         self.version = version
 

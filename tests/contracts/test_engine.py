@@ -377,7 +377,7 @@ def test_who_forgot_its_weights_stays_asleep_until_there_are_others(make_engine,
         await engine.sleep(level=2)
         with pytest.raises(EngineError, match="were dropped"):
             await engine.wake_up()
-        with pytest.raises(EngineError, match="sleeps"):
+        with pytest.raises(WeightsError, match="sleeps"):
             await engine.update_weights(str(path), version=4)
         await engine.wake_up("weights")
         with pytest.raises(EngineError, match="were dropped"):

@@ -87,7 +87,7 @@ class FusedWeights:
             return tensor.to(device) if device is not None else tensor.new_empty(0)
 
         def moved_layer(layer: FusedLayer) -> FusedLayer:
-            parts = {part.name: getattr(layer, part.name) for part in fields(layer)}
+            parts: dict[str, Any] = {part.name: getattr(layer, part.name) for part in fields(layer)}
             return FusedLayer(**{k: t if t is None else moved(t) for k, t in parts.items()})
 
         embed = moved(self.embed)
