@@ -3,9 +3,9 @@
     a batch is assembled ─► all engines sleep ─► ranks have it, load their state, train
     ranks let go, publish ─► engines wake their weights ─► update ─► engines wake the rest, sample
 
-Requests in flight wait meanwhile, at the engines; their deadlines stand still (`awake.py`). No engine
-is started while it is the ranks' turn, and it does not become theirs while one is being started.
-Loading a rank's model is a turn, too.
+Requests in flight wait meanwhile, at the engines; their deadlines stand still (`awake.py`). No
+engine is started while it is the ranks' turn, and it does not become theirs while one is being
+started. Loading a rank's model is a turn, too.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 Interval = tuple[str, float, float]
 """Phase, start and end, in CLOCK_MONOTONIC seconds."""
 
-_CALL_TIMEOUT_S = 15.0
-"""Longest time for an engine to fall asleep or to wake: ranks wait 30 s for the controller."""
-_POLL_S = 10.0
+_CALL_TIMEOUT_S = 45.0
+"""Longest time for an engine to fall asleep or to wake."""
+_POLL_S = 5.0
 """Longest time that `to_ranks` waits before it says that it has to be asked again."""
 
 
@@ -59,13 +59,18 @@ class Colocation:
     ) -> None:
         self.is_on = config.cluster.colocated
         self._level: SleepLevel = config.cluster.sleep_level
-        self._turn_timeout_s = config.trainer.batch_timeout_s + config.trainer.start_timeout_s
+        self._timeout_s = (
+            config.trainer.batch_timeout_s
+            + config.trainer.start_timeout_s
+            + config.own_engine.start_timeout_s
+        )
+        """Longest time that ranks or servers wait for each other."""
         self._router = router
         self._servers = servers
         self._give_up = give_up
         self._turn = _Turn.ENGINES
-        self._starts = 0
-        """Servers that are being started."""
+        self._starts = 1
+        """Servers that are being started; those of the beginning count as one."""
         self._publishing = False
         self._lock = asyncio.Lock()
         """Held while engines fall asleep, or wake."""
@@ -77,6 +82,11 @@ class Colocation:
         self._slept: dict[str, list[Interval]] = {}
 
     # ------------------------------------------------------------------ the ranks' turn
+    def servers_started(self) -> None:
+        """Those of the beginning are there."""
+        self._starts -= 1
+        self._changes.notify()
+
     async def starting_ranks(self) -> None:
         """Before ranks are started: they load their model onto devices that engines have left.
 
@@ -85,11 +95,11 @@ class Colocation:
         """
         if not self.is_on:
             return
-        deadline = time.monotonic() + self._turn_timeout_s
-        while not await self._taken(_Turn.STARTING):
+        deadline = time.monotonic() + self._timeout_s
+        while not await self._taken(_Turn.STARTING, lambda: True):
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"trainer ranks waited {self._turn_timeout_s:.0f} s for engines to leave the "
+                    f"trainer ranks waited {self._timeout_s:.0f} s for engines to leave the "
                     "devices that they share (cluster.colocated)"
                 )
 
@@ -98,23 +108,25 @@ class Colocation:
         if self.is_on and self._turn is _Turn.STARTING:
             await self._wake_all()
 
-    async def to_ranks(self, *, lead: bool) -> bool:
-        """Whether a batch may be handed to a rank: all engines sleep. Those of rank 0, the `lead`,
-        let them; the others wait for it. False: ask again."""
+    async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool:
+        """Whether a batch may be handed to a rank: all engines sleep. Rank 0, the `lead`, which
+        publishes nothing while it asks, puts them to sleep; the others wait for that. False: ask
+        again, or it is not `wanted` any more."""
         if not self.is_on:
             return True
         if lead:
-            return await self._taken(_Turn.TRAINING)
-        return await self._waited(lambda: self._turn is _Turn.TRAINING, "engines to fall asleep")
+            return await self._taken(_Turn.TRAINING, wanted)
+        asleep = await self._waited(lambda: self._turn is _Turn.TRAINING, "engines to fall asleep")
+        return asleep and wanted()
 
-    async def _taken(self, turn: _Turn) -> bool:
+    async def _taken(self, turn: _Turn, wanted: Callable[[], bool]) -> bool:
         """Whether it is the ranks' turn by now."""
         if not await self._waited(
             lambda: not (self._starts or self._publishing), "engines that are being started"
         ):
             return False
         async with self._lock:
-            if self._starts or self._publishing:
+            if self._starts or self._publishing or not wanted():
                 return False
             if self._turn is _Turn.ENGINES:
                 # A server that is started from here on waits for the ranks to let go.
@@ -213,7 +225,7 @@ class Colocation:
             lambda: self._turn is _Turn.ENGINES,
             who=server.name,
             what="the trainer to let go of the devices that they share",
-            timeout_s=self._turn_timeout_s,
+            timeout_s=self._timeout_s,
             on="trainer",
         )
         self._starts += 1

@@ -86,6 +86,7 @@ class ControllerApi:
                 await controller.checkpointed(done.step, done.folder)
             case "/ready":
                 controller.ready(int(msgspec.json.decode(body)["rank"]))
+                await controller.all_ready()
             case "/publish/begin":
                 return await self._begin_publication(body)
             case "/publish/end":

@@ -20,7 +20,7 @@ from .errors import ConfigError
 from .eval_result import EvalResult
 from .evaluate import ON_PROGRESS, Keep, evaluate
 from .gateway.chat import ChatFormat
-from .gateway.client import AgentClients
+from .gateway.client import ASLEEP_S, AgentClients
 from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
@@ -219,7 +219,7 @@ async def serving_policy(
         policy_gateway(config, fleet) as gateway,
         contextlib.nullcontext(given) if given else services(config) as given,
         gateway.serve() as base_url,
-        AgentClients(base_url) as clients,
+        _clients(config, base_url) as clients,
     ):
         yield make_player(
             config,
@@ -230,6 +230,12 @@ async def serving_policy(
             wait_ready=fleet.wait_serving,
             count_prompt=gateway.count_prompt,
         )
+
+
+def _clients(config: Config, base_url: str) -> AgentClients:
+    if config.cluster.colocated:
+        return AgentClients(base_url, patience_s=ASLEEP_S)
+    return AgentClients(base_url)
 
 
 def make_player(

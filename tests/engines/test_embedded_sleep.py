@@ -1,28 +1,29 @@
 """An embedded engine that sleeps has given its memory back, and decodes as before once awake."""
 
 import asyncio
+import re
 
 import pytest
+from safetensors.torch import load_file
 
 from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.embedded.admission import Refused
-from agentgym_rl.engines.embedded.batch import Batch
-from agentgym_rl.engines.embedded.sleep import Sleep
+from agentgym_rl.weights.files import write_version
 
 LONG = SamplingParams(max_tokens=200, seed=3)
 
 
 def _run(served, folder, scenario, **options):
     async def play():
-        async with asyncio.timeout(20), served(folder, ends=False, **options) as (client, engine):
+        async with asyncio.timeout(40), served(folder, ends=False, **options) as (client, engine):
             return await scenario(client, engine)
 
     return asyncio.run(play())
 
 
-async def _whole(client, name):
-    found = client.generate([5, 6, 7], LONG, request_id=name, session_id=name)
-    return [delta async for delta in found][-1]
+async def _tokens(client, name, sampling=LONG):
+    asked = {"request_id": name, "session_id": name}
+    deltas = [delta async for delta in client.generate([5, 6, 7], sampling, **asked)]
+    return [token for delta in deltas for token in delta.token_ids]
 
 
 async def _until(condition):
@@ -31,118 +32,98 @@ async def _until(condition):
             await asyncio.sleep(0.002)
 
 
-def _figure(text, name):
-    found = [line.split()[-1] for line in text.splitlines() if line.startswith(name)]
-    assert found, text
-    return float(found[-1])
+async def _gauges(call, client):
+    _, text = await call(client.url + "/metrics")
+    found = re.findall(r"^arl_engine_(asleep|weights_bytes|cache_bytes) (\d+)", text, re.M)
+    return {name: int(value) for name, value in found}
 
 
-@pytest.mark.parametrize(("level", "left"), [(1, 1), (2, 0)])
-def test_memory_is_given_back_and_had_again(model_dir, served, level, left):
-    """Of weights a light sleeper keeps all; of the cache nobody keeps anything."""
-
-    async def scenario(client, engine):
-        await _whole(client, "before")
-        decoder = engine.model.decoder
-        weights = decoder.weights_bytes
-        assert decoder.cache_bytes > 0
-        await client.sleep(level=level)
-        assert engine.loop.counters.asleep == 1
-        return weights, decoder.weights_bytes, decoder.cache_bytes, engine.metrics()
-
-    weights, kept, cache, text = _run(served, model_dir("qwen3"), scenario)
-    assert (kept, cache) == (weights * left, 0)
-    assert "asleep 1" in text
-    assert "cache_bytes 0" in text
-
-
-@pytest.mark.parametrize("kind", ["qwen3", "neox"])
-def test_who_was_asleep_says_what_it_would_have_said(model_dir, served, kind):
-    """The cache is computed again, from tokens that were kept: rounding apart, nothing changes."""
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleeper_has_no_cache_and_a_deep_one_no_weights(
+    model_dir, served, call, tmp_path, kind, level
+):
+    path = write_version(tmp_path, 1, load_file(model_dir(kind) / "model.safetensors"))
 
     async def scenario(client, engine):
-        calm = await _whole(client, "calm")
+        calm = await _tokens(client, "calm")
         async with asyncio.TaskGroup() as tasks:
-            steps = engine.loop.counters.steps
-            jobs = [tasks.create_task(_whole(client, f"r{n}")) for n in range(3)]
-            await _until(lambda: engine.loop.counters.steps > steps + 5)
-            await client.sleep()
-            assert engine.loop.counters.running == 0
-            assert engine.loop.counters.waiting == 3
+            job = tasks.create_task(_tokens(client, "early"))
+            before = engine.loop.counters.steps
+            await _until(lambda: engine.loop.counters.steps > before + 5)
+            awake = await _gauges(call, client)
+            await client.sleep(level=level)
+            asleep = await _gauges(call, client)
+            if level == 2:
+                await client.wake_up("weights")
+                await client.update_weights(str(path), version=1)
+                await client.wake_up("kv_cache")
+            else:
+                await client.wake_up()
+        return calm, job.result(), awake, asleep, await _gauges(call, client)
+
+    calm, early, awake, asleep, after = _run(served, model_dir(kind), scenario)
+    assert early == calm
+    assert awake["cache_bytes"] > 0 or kind == "mistral"  # which is decoded without one
+    assert asleep == {
+        "asleep": 1,
+        "cache_bytes": 0,
+        "weights_bytes": awake["weights_bytes"] if level == 1 else 0,
+    }
+    assert after == awake | {"cache_bytes": after["cache_bytes"]}
+
+
+def test_who_hangs_up_on_a_sleeper_is_forgotten(model_dir, served):
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(_tokens(client, f"r{n}")) for n in range(3)]
+            await _until(lambda: engine.loop.counters.steps > 5)
+            await client.sleep(level=1)
+            jobs[0].cancel()
+            await _until(lambda: engine.loop.counters.finished["abort"] == 1)
             await client.wake_up()
-        assert engine.loop.counters.prompt_tokens == 4 * 3  # nobody is counted twice
-        return calm, [job.result() for job in jobs]
+        return [len(job.result()) for job in jobs[1:]]
 
-    calm, replies = _run(served, model_dir(kind), scenario, max_num_seqs=2)
-    for reply in replies:
-        assert list(reply.token_ids) == list(calm.token_ids)
-        assert list(reply.logprobs) == pytest.approx(list(calm.logprobs), abs=2e-4)
+    assert _run(served, model_dir("qwen3"), scenario) == [200, 200]
 
 
-def test_a_deadline_stands_still_while_it_sleeps(model_dir, served):
+def test_time_asleep_is_not_counted_in_a_request(model_dir, served):
     async def scenario(client, engine):
+        await client.sleep(level=1)
         async with asyncio.TaskGroup() as tasks:
-            await client.sleep()
-            job = tasks.create_task(_whole(client, "late"))
-            await _until(lambda: engine.loop.counters.waiting == 1)
-            await asyncio.sleep(4.0)  # longer than engine.request_timeout_s
+            job = tasks.create_task(_tokens(client, "late", SamplingParams(max_tokens=2)))
+            await asyncio.sleep(4.5)
             await client.wake_up()
         return job.result()
 
-    found = _run(served, model_dir("qwen3"), scenario, request_timeout_s=3.0)
-    assert len(found.token_ids) == 200
+    assert len(_run(served, model_dir("qwen3"), scenario, request_timeout_s=4)) == 2
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "says"),
-    [
-        ("/sleep?level=3", 400, "allowed: 1, 2"),
-        ("/sleep?mode=nap", 400, "allowed: keep, abort, wait"),
-        ("/wake_up?tags=weights&tags=dreams", 400, "allowed: weights, kv_cache"),
-    ],
+    ("mode", "finish"), [("abort", {"abort": 1}), ("wait", {"length": 1}), ("keep", {})]
 )
-def test_what_is_not_understood_is_refused(model_dir, served, call, path, status, says):
+def test_a_mode_says_what_becomes_of_requests(model_dir, served, call, mode, finish):
     async def scenario(client, engine):
-        return await call(client.url + path, "POST")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_tokens(client, "early"))
+            await _until(lambda: engine.loop.counters.steps > 5)
+            said = await call(client.url + f"/sleep?level=1&mode={mode}", "POST")
+            assert said == (200, {"status": "sleeping", "level": 1})
+            found = dict(engine.loop.counters.finished)
+            path = "/wake_up?tags=kv_cache&tags=weights"
+            said = await call(client.url + path, "POST")
+            assert said == (200, {"status": "awake", "tags": ["kv_cache", "weights"]})
+        return found
 
-    found, body = _run(served, model_dir("qwen3"), scenario)
-    assert found == status
-    assert says in str(body)
+    assert _run(served, model_dir("qwen3"), scenario) == finish
 
 
-def test_tags_may_be_named_one_by_one_or_together(model_dir, served, call):
+@pytest.mark.parametrize("path", ["/sleep?level=0", "/sleep?mode=soft", "/wake_up?tags=wights"])
+def test_what_is_no_sleep_is_refused(model_dir, served, call, path):
     async def scenario(client, engine):
-        await client.sleep()
-        assert (await call(client.url + "/wake_up?tags=weights", "POST"))[1]["status"] == "sleeping"
-        assert (await call(client.url + "/is_sleeping"))[1] == {"is_sleeping": True}
-        await client.sleep()  # again, all of it
-        both = await call(client.url + "/wake_up?tags=weights&tags=kv_cache", "POST")
-        return both, await call(client.url + "/is_sleeping")
+        return await call(client.url + path, "POST"), await client.is_sleeping()
 
-    both, sleeping = _run(served, model_dir("qwen3"), scenario)
-    assert both == (200, {"status": "awake", "tags": ["weights", "kv_cache"]})
-    assert sleeping == (200, {"is_sleeping": False})
-
-
-def test_a_sleeper_lets_no_requests_end_by_waiting(model_dir, served):
-    async def scenario(client, engine):
-        await client.sleep()
-        with pytest.raises(Refused, match="sleeps"):
-            await engine.drain()
-        await client.wake_up()
-
-    _run(served, model_dir("qwen3"), scenario)
-
-
-def test_sleep_of_an_empty_batch_is_sleep(model_dir, served):
-    async def scenario(client, engine):
-        decoder = engine.model.decoder
-        assert Batch(decoder).clear() == []
-        sleep = Sleep(decoder)
-        sleep.fall(1)
-        sleep.wake(["kv_cache"])
-        assert sleep.asleep == {"weights"}
-        sleep.wake(["weights"])
-        assert not sleep.asleep
-
-    _run(served, model_dir("qwen3"), scenario)
+    (status, body), asleep = _run(served, model_dir("qwen3"), scenario)
+    assert status == 400
+    assert "allowed" in body["error"]["message"]
+    assert not asleep
