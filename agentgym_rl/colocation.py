@@ -255,6 +255,9 @@ class Colocation:
 
     def slept(self) -> dict[str, list[Interval]]:
         """By the name of each engine, when it slept since this was asked last."""
+        for name in list(self._since):
+            self._rose(name)
+            self._since[name] = time.monotonic()
         found, self._slept = self._slept, {}
         return found
 

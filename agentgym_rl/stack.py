@@ -13,7 +13,7 @@ from typing import Protocol
 from . import registry
 from .config import Config, OwnEngineConfig, VllmEngineConfig
 from .engine import EngineInfo
-from .engines.vllm.build import check_interrupt, find_build
+from .engines.vllm.build import check_interrupt, check_sleep, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
@@ -77,6 +77,8 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
         check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
+        if config.cluster.colocated:
+            check_sleep(build)
 
 
 async def check_parts(config: Config) -> None:
