@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from .engine import OwnEngineConfig, VllmEngineConfig
+from .engine import EndpointConfig, OwnEngineConfig, VllmEngineConfig
+from .eval import EvalConfig
+from .machine import ClusterConfig
+from .trainer import TrainerConfig, WeightsConfig
 
-if TYPE_CHECKING:
-    from . import Config
 
-
-def check_colocated(config: Config) -> None:
+def check_colocated(
+    engine: OwnEngineConfig | EndpointConfig,
+    trainer: TrainerConfig,
+    *,
+    weights: WeightsConfig,
+    evaluations: EvalConfig,
+    cluster: ClusterConfig,
+) -> None:
     """Raises ValueError, with all that is in the way, where they may not."""
-    if problems := list(_problems(config)):
+    problems = [
+        *_problems(engine, trainer, cluster),
+        *_problems_of_others(weights, evaluations),
+    ]
+    if problems:
         raise ValueError(f"cluster.colocated: {'; '.join(problems)}")
 
 
-def _problems(config: Config) -> Iterator[str]:
-    engine, trainer = config.engine, config.trainer
+def _problems(
+    engine: OwnEngineConfig | EndpointConfig, trainer: TrainerConfig, cluster: ClusterConfig
+) -> Iterator[str]:
     if not isinstance(engine, OwnEngineConfig):
         yield f"engine.type {engine.type!r} is somebody else's, and cannot sleep"
         return
@@ -31,20 +42,9 @@ def _problems(config: Config) -> Iterator[str]:
             f"engines and ranks on the same devices need as many: engine.num_servers "
             f"{engine.num_servers} x {each} = {devices}, trainer.num_ranks {trainer.num_ranks}"
         )
-    if config.weights.transport not in ("shm", "gloo"):
+    if cluster.type != "local" and each > 1:
         yield (
-            f"weights.transport {config.weights.transport!r} writes into weights that are served, "
-            "and a sleeper's are not there; use shm or gloo"
-        )
-    if config.eval.scheduled:
-        yield (
-            "eval.every and eval.every_minutes start one engine more, beside training, where the "
-            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
-            "and arl eval --checkpoint"
-        )
-    if config.cluster.type != "local" and each > 1:
-        yield (
-            f"cluster.type {config.cluster.type!r} gives out parts of a GPU, not of several: "
+            f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
             f"engine.tensor_parallel_size has to be 1, got {each}"
         )
 
@@ -59,4 +59,18 @@ def _problems_of_vllm(engine: VllmEngineConfig, gpus: tuple[int, ...]) -> Iterat
         yield (
             f"engine.gpus {list(engine.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
             "or both left out"
+        )
+
+
+def _problems_of_others(weights: WeightsConfig, evaluations: EvalConfig) -> Iterator[str]:
+    if weights.transport not in ("shm", "gloo"):
+        yield (
+            f"weights.transport {weights.transport!r} writes into weights that are served, "
+            "and a sleeper's are not there; use shm or gloo"
+        )
+    if evaluations.scheduled:
+        yield (
+            "eval.every and eval.every_minutes start one engine more, beside training, where the "
+            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
+            "and arl eval --checkpoint"
         )
