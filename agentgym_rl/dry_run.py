@@ -46,8 +46,8 @@ async def dry_run(config: Config, *, kind: str = "", resume: Path | None = None)
                 f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked
             ]
         if config.cluster.colocated:
-            lines += ["engines and trainer ranks take turns on the same devices: engines sleep"]
-            lines += [f"(level {config.cluster.sleep_level}) while ranks train"]
+            level = config.cluster.sleep_level
+            lines += [f"on the same devices: engines sleep (level {level}) while ranks train"]
     lines += ["", "processes"]
     for spec in _processes(config, run_dir, resume):
         env = [f"{key}={'...' if key == _TOKEN else value}" for key, value in spec.env.items()]

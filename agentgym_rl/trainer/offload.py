@@ -16,7 +16,8 @@ from torch import Tensor, nn
 class Offload:
     """Moves models and the state of their optimizers away from `device` and back.
 
-    Where `device` is that which they are moved to (a CPU), nothing is moved.
+    What is not on `device` stays where it is: all of it on a CPU, a model of which FSDP2 keeps the
+    parameters there (`trainer.cpu_offload`), and what of an optimizer's state always is.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Offload:
         self._models, self._optimizers = list(models), list(optimizers)
         self._device, self._aside = device, aside or torch.device("cpu")
         self._is_away = False
+        self._moved: list[nn.Module] = []
         self._were_there: list[tuple[dict[Any, Any], Any]] = []
         """States of the optimizers, with the keys whose tensors were on the device."""
 
@@ -43,7 +45,9 @@ class Offload:
         for model in self._models:
             for parameter in model.parameters():
                 parameter.grad = None
-            model.to(self._aside)
+            if any(it.device.type == self._device.type for it in model.parameters()):
+                model.to(self._aside)
+                self._moved.append(model)
         for optimizer in self._optimizers:
             for state in optimizer.state.values():
                 for key, value in state.items():
@@ -59,8 +63,9 @@ class Offload:
         """Have all of it on the device again. Idempotent."""
         if not self._is_away:
             return
-        for model in self._models:
+        for model in self._moved:
             model.to(self._device)
+        self._moved.clear()
         for state, key in self._were_there:
             state[key] = state[key].to(self._device)
         self._were_there.clear()

@@ -53,6 +53,17 @@ def test_what_was_aside_before_stays_there():
     assert all(key != "step" for _, key in offload._were_there)
 
 
+def test_a_model_that_is_kept_aside_is_not_brought_to_the_device():
+    """As FSDP2 keeps it with trainer.cpu_offload."""
+    kept, optimizer = _trained()
+    kept.to(META)
+    offload = Offload([kept], [], device=CPU, aside=META)
+    offload.away()
+    assert not offload._moved
+    offload.back()
+    assert _devices(kept, optimizer)["model"] == {"meta"}
+
+
 def test_sharded_models_are_the_same_afterwards():
     """`Module.to` on what FSDP2 has sharded: parameters stay those that the optimizer knows."""
     with join_world() as world:
