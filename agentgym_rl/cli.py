@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 from .arguments import parse
-from .commands import parts, planning, processes, records, running
+from .commands import engines, parts, planning, processes, records, running
 from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
 
@@ -37,6 +37,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "check": parts.check,
     "new": parts.new,
     "doctor": parts.doctor,
+    "engines": engines.engines,
     "engine": processes.engine,
     "rollout": processes.rollout,
     "trainer": processes.trainer,
