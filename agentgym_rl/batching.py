@@ -27,8 +27,15 @@ def split_batch(
     """
     episodes = [member for group in groups for member in group.members]
     group_of = [i for i, group in enumerate(groups) for _ in group.members]
-    minibatch_of = _deal([e.num_tokens for e in episodes], num_minibatches)
-    sizes = [sum(member.num_tokens for member in group.members) for group in groups]
+    tokens = [e.num_tokens for e in episodes]
+    minibatch_of = _deal(tokens, num_minibatches)
+    sizes = [0] * len(groups)
+    for group, size in zip(group_of, tokens, strict=True):
+        sizes[group] += size
+    trained = [e.num_trained for e in episodes]
+    rewards = [e.reward for e in episodes]
+    group_ids = [groups[g].group_id for g in group_of]
+    weights = [groups[g].weight for g in group_of]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     shards: list[BatchShard] = []
     for held in map(set, balance(sizes, num_ranks)):
@@ -39,14 +46,14 @@ def split_batch(
         shards.append(
             BatchShard(
                 step=step,
-                rewards=[e.reward for e in episodes],
-                group_ids=[groups[g].group_id for g in group_of],
-                num_trained_tokens=sum(e.num_trained for e in episodes),
-                num_episodes=sum(e.num_trained > 0 for e in episodes),
+                rewards=rewards,
+                group_ids=group_ids,
+                num_trained_tokens=sum(trained),
+                num_episodes=sum(count > 0 for count in trained),
                 minibatches=minibatches,
-                weights=[groups[g].weight for g in group_of],
+                weights=weights,
                 turn_returns=returns if any(returns) else (),
-                lengths=[e.num_trained for e in episodes],
+                lengths=trained,
                 checkpoint=checkpoint,
             )
         )
@@ -59,13 +66,14 @@ def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
     The level counts keep minibatches alike in episodes as well as in tokens.
     """
     totals = [0] * num_bins
-    counts = [0] * num_bins
     chosen = [0] * len(sizes)
+    open_bins: list[int] = []
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        fewest = min(counts)
-        bin = min((b for b in range(num_bins) if counts[b] == fewest), key=totals.__getitem__)
+        if not open_bins:  # each has as many as the others
+            open_bins = list(range(num_bins))
+        bin = min(open_bins, key=totals.__getitem__)
+        open_bins.remove(bin)
         totals[bin] += sizes[index]
-        counts[bin] += 1
         chosen[index] = bin
     return chosen
 
@@ -79,7 +87,8 @@ def batch_metrics(
     """
     episodes: list[Trajectory] = [member for group in groups for member in group.members]
     ages = [g.staleness(version) for g in groups]
-    found = _episode_metrics(episodes) | {
+    whole = _episode_metrics(episodes)
+    found = whole | {
         "staleness/mean": _mean(ages),
         "staleness/max": float(max(ages)),
         "staleness/dropped": float(dropped.get("stale", 0)),
@@ -87,7 +96,8 @@ def batch_metrics(
     }
     for env_id, its in by_env(episodes).items():
         found[f"env/{env_id}/episodes"] = float(len(its))
-        found |= {f"env/{env_id}/{name}": value for name, value in _episode_metrics(its).items()}
+        of = whole if len(its) == len(episodes) else _episode_metrics(its)
+        found |= {f"env/{env_id}/{name}": value for name, value in of.items()}
     return found
 
 
@@ -104,9 +114,12 @@ def _episode_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         "episode/rows": _mean([len(e.rows) for e in episodes]),
         "episode/truncated": _mean([e.outcome == "truncated" for e in episodes]),
     }
-    for name in sorted({name for e in episodes for name in e.metrics}):
-        values = [e.metrics[name] for e in episodes if name in e.metrics]
-        found.setdefault(f"episode/{name}", _mean(values))
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            values.setdefault(name, []).append(value)
+    for name in sorted(values):
+        found.setdefault(f"episode/{name}", _mean(values[name]))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -104,12 +105,15 @@ class Overlap:
 
         Call before the batch itself is trained: its tokens were sampled before that.
         """
-        times = [row.times_s[row.times_s > 0] for episode in episodes for row in episode.rows]
+        times = [row.times_s for episode in episodes for row in episode.rows]
         stamps = np.concatenate(times) if times else np.zeros(0)
+        stamps = stamps[stamps > 0]
         inside = 0
         if self._starts and len(stamps):
-            slot = np.searchsorted(np.array(self._starts), stamps, side="right") - 1
-            ends = np.array(self._ends)[np.maximum(slot, 0)]
+            # Of the steps since the oldest of them began: there may be many.
+            first = max(bisect_right(self._starts, float(stamps.min())) - 1, 0)
+            slot = np.searchsorted(np.array(self._starts[first:]), stamps, side="right") - 1
+            ends = np.array(self._ends[first:])[np.maximum(slot, 0)]
             inside = int(((slot >= 0) & (stamps <= ends)).sum())
         self._inside += inside
         self._tokens += len(stamps)

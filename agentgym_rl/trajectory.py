@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from .runs import Runs, repeated, runs_of
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
@@ -49,6 +51,15 @@ class Outcome(StrEnum):
         return not self.trains and self not in (Outcome.FILTERED, Outcome.TOO_LONG)
 
 
+class Counts(NamedTuple):
+    """What is asked of a row again and again."""
+
+    sampled: int
+    trained: int
+    versions: Sequence[int]
+    """Distinct policy versions of the trained tokens, ascending."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """One trainable token sequence: exactly what the engine was fed and what it sampled.
@@ -74,20 +85,47 @@ class Row:
     """CLOCK_MONOTONIC end of the token's decode step; 0 where not sampled."""
     lineage: int = 0
     """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
+    _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
+    _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        length = len(self.tokens)
+        shape = (len(self.tokens),)
         for name in _ROW_DTYPES:
             array = getattr(self, name)
-            if array.shape != (length,):
-                raise ValueError(f"Row.{name} has shape {array.shape}, expected ({length},)")
+            if array.shape != shape:
+                raise ValueError(f"Row.{name} has shape {array.shape}, expected {shape}")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
+    def runs(self) -> Runs:
+        """Of the arrays that say what kind of token each is (`_IN_RUNS`). Found once: who changes
+        an array makes another row of it (`dataclasses.replace`)."""
+        if self._runs is None:
+            object.__setattr__(self, "_runs", runs_of([_of_type(self, n) for n in _IN_RUNS]))
+        return cast("Runs", self._runs)
+
+    @property
+    def counts(self) -> Counts:
+        """Counted once, as `runs` are."""
+        if self._counts is None:
+            sampled, trained, versions = 0, 0, set[int]()
+            lengths, (masks, of, *_) = self.runs
+            for length, trains, version in zip(
+                lengths.tolist(), masks.tolist(), of.tolist(), strict=True
+            ):
+                if version != NOT_SAMPLED:
+                    sampled += length
+                if trains:
+                    trained += length
+                    versions.add(version)
+            object.__setattr__(self, "_counts", Counts(sampled, trained, sorted(versions)))
+        return cast("Counts", self._counts)
+
+    @property
     def num_trained(self) -> int:
-        return int(np.count_nonzero(self.loss_mask))
+        return self.counts.trained
 
     def head(self, num_tokens: int) -> Row:
         """The first tokens of it."""
@@ -95,32 +133,53 @@ class Row:
 
 
 _ROW_DTYPES: dict[str, Any] = {
-    "tokens": np.int32,
-    "loss_mask": np.bool_,
-    "behavior_logprobs": np.float32,
-    "policy_versions": np.int32,
-    "admitted_versions": np.int32,
-    "temperatures": np.float32,
-    "turn_ids": np.int32,
-    "times_s": np.float64,
+    "tokens": np.dtype(np.int32),
+    "loss_mask": np.dtype(np.bool_),
+    "behavior_logprobs": np.dtype(np.float32),
+    "policy_versions": np.dtype(np.int32),
+    "admitted_versions": np.dtype(np.int32),
+    "temperatures": np.dtype(np.float32),
+    "turn_ids": np.dtype(np.int32),
+    "times_s": np.dtype(np.float64),
 }
 
 
+_IN_RUNS = ("loss_mask", "policy_versions", "admitted_versions", "temperatures", "turn_ids")
+"""Arrays that are the same over many tokens."""
+_WHOLE = ("tokens", "behavior_logprobs", "times_s")
+
+
+def _of_type(row: Row, name: str) -> npt.NDArray[Any]:
+    array, dtype = getattr(row, name), _ROW_DTYPES[name]
+    return array if array.dtype is dtype else array.astype(dtype)
+
+
 def pack_row(row: Row) -> dict[str, Any]:
-    """A row as raw little-endian blocks and its lineage, ready for msgpack."""
-    blocks: dict[str, Any] = {
-        name: getattr(row, name).astype(dtype, copy=False).tobytes()
-        for name, dtype in _ROW_DTYPES.items()
-    }
+    """A row as raw little-endian blocks and its lineage, ready for msgpack. Of arrays that seldom
+    change there are the `runs`: half of the bytes."""
+    blocks: dict[str, Any] = {name: _of_type(row, name).tobytes() for name in _WHOLE}
+    lengths, values = row.runs
+    blocks["runs"] = lengths.tobytes()
+    for name, of in zip(_IN_RUNS, values, strict=True):
+        blocks[name] = of.tobytes()
     blocks["lineage"] = row.lineage
     return blocks
 
 
 def unpack_row(blocks: Mapping[str, Any]) -> Row:
-    """The inverse of `pack_row`; rows of earlier versions have no lineage but the main one."""
+    """The inverse of `pack_row`; rows of earlier versions have no runs, and no lineage but the main
+    one.
+
+    Raises:
+        ValueError, KeyError, TypeError: they are no row.
+    """
     arrays: dict[str, Any] = {
         name: np.frombuffer(blocks[name], dtype) for name, dtype in _ROW_DTYPES.items()
     }
+    if "runs" in blocks:
+        runs = Runs(np.frombuffer(blocks["runs"], np.int32), [arrays[n] for n in _IN_RUNS])
+        found = repeated(runs, total=len(arrays["tokens"]))
+        arrays |= zip(_IN_RUNS, found, strict=True)
     return Row(**arrays, lineage=int(blocks.get("lineage", 0)))
 
 
@@ -201,19 +260,19 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
-        return sum(int(np.count_nonzero(r.policy_versions != NOT_SAMPLED)) for r in self.rows)
+        return sum(row.counts.sampled for row in self.rows)
 
     @property
     def oldest_version(self) -> int | None:
         """Lowest policy version among trained tokens; None if none trains."""
-        found = [row.policy_versions[row.loss_mask] for row in self.rows]
-        return min((int(versions.min()) for versions in found if len(versions)), default=None)
+        return min((r.counts.versions[0] for r in self.rows if r.counts.trained), default=None)
 
     @property
-    def trained_versions(self) -> list[int]:
+    def trained_versions(self) -> Sequence[int]:
         """Distinct policy versions of the trained tokens, ascending; empty if none trains."""
-        versions = [row.policy_versions[row.loss_mask] for row in self.rows]
-        return np.unique(np.concatenate(versions)).tolist() if versions else []
+        if len(self.rows) == 1:
+            return self.rows[0].counts.versions
+        return sorted({version for row in self.rows for version in row.counts.versions})
 
     def pack(self) -> bytes:
         """Bytes for the durable log and the wire (msgpack)."""

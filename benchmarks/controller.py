@@ -1,10 +1,12 @@
 """What the controller's bookkeeping bears: episodes admitted, logged, batched and handed out a
 second, and the memory that takes, with a thousand to a hundred thousand of them live.
 
-Rollout, log, buffer, batches and controller are those of a run, on one core. Players sleep and
-return a trajectory of two turns and 300 tokens; the trainer asks for its batches, packs them as for
-the wire, and reports at once. "saturated": episodes end faster than they can be taken in;
-"of 10 s": as many as are live in ten seconds, which shows from when on the controller is the limit.
+Rollout, log, buffer, batches and controller are those of a run, event loop and collection of
+garbage too, on one core: all threads of the process are counted, simulated engines included.
+Players wait and return a trajectory of two turns and 300 tokens; the trainer asks for its batches,
+packs them as for the wire, and reports at once. "saturated": episodes end faster than they can be
+taken in; "of 10 s": as many as are live in ten seconds, which shows from when on the controller is
+the limit.
 
 Each case is a process of its own. ARL_BENCH_LIVE=1000,... which numbers; ARL_BENCH_SECONDS (20) is
 how long each is measured; ARL_BENCH_PLOT=FILE is where the picture goes.
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import json
 import os
 import random
@@ -28,6 +32,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import uvloop
 
 from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.buffer import Buffer
@@ -35,6 +40,7 @@ from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode import Player
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.garbage import paced_collections
 from agentgym_rl.metrics import MetricsFile
 from agentgym_rl.rollout import Rollout
 from agentgym_rl.task import Task, TaskSource
@@ -51,6 +57,8 @@ EPISODE_S = 10.0
 OFFERED_PER_S = 20_000
 """Episodes that end in a second where the controller is to be the limit."""
 CHECKPOINT_EVERY = 5
+STEP_S = 0.005
+"""Between two looks of the simulated engines at what is due."""
 LOOK_S = 0.5
 GOAL = (
     "100,000 live episodes: 5,000 trajectories a second of one core admitted, logged and batched; "
@@ -116,6 +124,8 @@ class Simulated:
     def __init__(self, buffer: Buffer, mean_s: float) -> None:
         self._buffer = buffer
         self._mean_s = mean_s
+        self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = itertools.count()
         self._draw = random.Random(0)
         length = PROMPT + SAMPLED + ANSWER + SAMPLED
         place = np.arange(length)
@@ -131,7 +141,10 @@ class Simulated:
         self, task: Task, *, episode_id: str, group_id: str, sampling: Any
     ) -> Trajectory:
         began = self._buffer.version
-        await asyncio.sleep(self._mean_s * self._draw.uniform(0.5, 1.5))
+        end = asyncio.get_running_loop().create_future()
+        due = time.monotonic() + self._mean_s * self._draw.uniform(0.5, 1.5)
+        heapq.heappush(self._ends, (due, next(self._count), end))
+        await end
         return Trajectory(
             episode_id,
             group_id,
@@ -146,6 +159,17 @@ class Simulated:
             actions_json=[b'{"role":"assistant","content":"..."}'] * 2,
             answers=[1, 2, 3],
         )
+
+    async def run(self) -> None:
+        """Let episodes end when they are due, as many as are, every few milliseconds: as engines
+        do."""
+        while True:
+            now = time.monotonic()
+            while self._ends and self._ends[0][0] <= now:
+                _, _, end = heapq.heappop(self._ends)
+                if not end.done():
+                    end.set_result(None)
+            await asyncio.sleep(STEP_S)
 
     def _row(self, began: int, ended: int) -> Row:
         """Arrays of its own, as an episode's are."""
@@ -228,10 +252,10 @@ class Bench:
                 token="",
                 on_step=lambda *_: None,
             )
-            player = cast("Player", Simulated(buffer, self.mean_s))
+            player = Simulated(buffer, self.mean_s)
             rollout = Rollout(
                 config,
-                player=player,
+                player=cast("Player", player),
                 tasks=Tasks(),
                 buffer=buffer,
                 episodes=log,
@@ -239,6 +263,7 @@ class Bench:
             )
             async with asyncio.TaskGroup() as tasks:
                 running = [
+                    tasks.create_task(player.run()),
                     tasks.create_task(rollout.run()),
                     tasks.create_task(self._train(controller)),
                 ]
@@ -341,8 +366,13 @@ def _one_core() -> Iterator[None]:
 
 
 def main(kind: str, live: int, seconds: float) -> None:
-    with _one_core(), tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
-        found = asyncio.run(Bench(kind, live, seconds).play(Path(folder)))
+    with (
+        _one_core(),
+        paced_collections(),
+        tempfile.TemporaryDirectory(prefix="arl-bench-") as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        found = runner.run(Bench(kind, live, seconds).play(Path(folder)))
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -1,5 +1,7 @@
 """Records on the wire: what is packed comes back; bytes that are not ours are a ValueError."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,11 +9,19 @@ from hypothesis import strategies as st
 
 from agentgym_rl.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.task import SeededTasks, TaskSource
-from agentgym_rl.trajectory import Credit, Outcome, Row, Trajectory, pack_row, unpack_row
+from agentgym_rl.trajectory import (
+    NOT_SAMPLED,
+    Credit,
+    Outcome,
+    Row,
+    Trajectory,
+    pack_row,
+    unpack_row,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBERS = st.floats(allow_nan=False)
-ARRAYS = tuple(name for name in Row.__slots__ if name != "lineage")
+ARRAYS = tuple(name for name in Row.__slots__ if not name.startswith(("lineage", "_")))
 
 
 @st.composite
@@ -88,7 +98,8 @@ def plain(record):
     if isinstance(record, np.ndarray):
         return record.dtype.str, record.tolist()
     if isinstance(record, Credit | Row | BatchRow | BatchShard | StepReport | Trajectory):
-        return {name: plain(getattr(record, name)) for name in record.__slots__}
+        names = [name for name in record.__slots__ if not name.startswith("_")]
+        return {name: plain(getattr(record, name)) for name in names}
     if isinstance(record, dict):
         return {key: plain(value) for key, value in record.items()}
     return [plain(item) for item in record] if isinstance(record, list | tuple) else record
@@ -141,7 +152,7 @@ def test_a_short_array_is_a_value_error(trajectory, name):
     rows_ = [r for r in trajectory.rows if len(r)]
     for row in rows_:
         blocks = pack_row(row)
-        with pytest.raises(ValueError, match=r"Row|buffer"):
+        with pytest.raises(ValueError, match=r"Row|buffer|runs"):
             unpack_row(blocks | {name: blocks[name][:-1]})
 
 
@@ -192,3 +203,67 @@ def test_an_endless_source_has_no_length():
     source: TaskSource = SeededTasks("train")
     with pytest.raises(TypeError, match="infinite"):
         len(source)
+
+
+@given(rows())
+def test_rows_of_earlier_versions_are_read(row):
+    old = {name: getattr(row, name).tobytes() for name in ARRAYS}
+    again = unpack_row(old)
+    assert all(np.array_equal(getattr(again, name), getattr(row, name)) for name in ARRAYS)
+    assert again.lineage == 0
+
+
+def test_a_long_row_takes_half_the_bytes():
+    length, sampled = 1000, np.arange(1000) % 200 >= 60
+    row = Row(
+        tokens=np.arange(length, dtype=np.int32),
+        loss_mask=sampled,
+        behavior_logprobs=np.linspace(-1, 0, length, dtype=np.float32),
+        policy_versions=np.where(sampled, 3, -1).astype(np.int32),
+        admitted_versions=np.where(sampled, 3, -1).astype(np.int32),
+        temperatures=sampled.astype(np.float32),
+        turn_ids=np.where(sampled, np.arange(length) // 200, -1).astype(np.int32),
+        times_s=np.linspace(0, 1, length),
+    )
+    packed = sum(len(block) for block in pack_row(row).values() if isinstance(block, bytes))
+    assert packed < 17 * length
+
+
+@pytest.mark.parametrize("lengths", [[2**31 - 1, 2**31 - 1], [-3, 8], [0, 5], [5, 1], [5]])
+def test_runs_that_are_none_are_refused(lengths):
+    numbers = np.array([0, 0, 1, 1, 1], np.int32)
+    blocks = pack_row(
+        Row(
+            tokens=numbers,
+            loss_mask=numbers > 0,
+            behavior_logprobs=numbers.astype(np.float32),
+            policy_versions=numbers,
+            admitted_versions=numbers,
+            temperatures=numbers.astype(np.float32),
+            turn_ids=numbers,
+            times_s=numbers.astype(np.float64),
+        )
+    )
+    with pytest.raises(ValueError, match="runs"):
+        unpack_row(blocks | {"runs": np.array(lengths, np.int32).tobytes()})
+
+
+@given(TRAJECTORIES)
+def test_what_is_counted_once_is_what_the_arrays_say(trajectory):
+    for _ in range(2):
+        rows = trajectory.rows
+        trained = [int(v) for r in rows for v in r.policy_versions[r.loss_mask]]
+        sampled = [int(v) for r in rows for v in r.policy_versions if v != NOT_SAMPLED]
+        assert trajectory.num_trained == len(trained)
+        assert trajectory.num_sampled == len(sampled)
+        assert list(trajectory.trained_versions) == sorted(set(trained))
+        assert trajectory.oldest_version == min(trained, default=None)
+        trajectory = Trajectory.unpack(trajectory.pack())
+
+
+@given(rows())
+def test_another_row_counts_anew(row):
+    assert len(row.counts.versions) <= row.counts.trained <= row.counts.sampled
+    after = replace(row, policy_versions=np.full(len(row), 7, np.int32))
+    assert list(after.counts.versions) == [7] * bool(row.loss_mask.any())
+    assert after.counts.sampled == len(row)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.garbage import paced_collections
 from agentgym_rl.interrupts import run_interruptible
 
 from .showing import print_json, progress_of
@@ -98,7 +99,7 @@ def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
 
     with fork_server(config) as server:
         train = partial(kind(), resume=_folder(args), server=server)
-        with progress_of(config, total_steps=config.steps) as progress:
+        with progress_of(config, total_steps=config.steps) as progress, paced_collections():
             result = run_interruptible(lambda: train(config, progress))
     from agentgym_rl.inspect.training_text import training_text
 

@@ -19,6 +19,8 @@ from .rates import EngineRates
 
 _SHORTEST = 4
 """Tokens of a turn that says something."""
+_SPEEDS = tuple(round(0.02 * n, 2) for n in range(10, 51))
+"""Of an engine while the trainer computes, as shares of its own: those that are tried."""
 
 
 def arrived_turns(
@@ -61,8 +63,13 @@ def _elapsed(marks: Floats, start: Floats, end: Floats) -> Floats:
     return until(end) - until(start)
 
 
-def arrival_rates(turns: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
-    """Least squares over turns that nothing else held up, none of the rates negative.
+def arrival_rates(
+    turns: DecodeSteps, computing: Floats, *, prefix_cache: bool
+) -> tuple[EngineRates, float]:
+    """The rates of an engine alone, and its speed while the trainer computes, as a share of that:
+    least squares over turns that nothing else held up, none of the rates negative.
+
+    `computing`: [turns] share of each in which the trainer did.
 
     Raises:
         ValueError: there are too few.
@@ -73,19 +80,28 @@ def arrival_rates(turns: DecodeSteps, *, prefix_cache: bool) -> EngineRates:
             "a longer run"
         )
     each = turns.seconds / turns.steps
-    turns = turns.only(each <= np.quantile(each, SLOWEST))
+    usual = each <= np.quantile(each, SLOWEST)
+    turns, computing = turns.only(usual), computing[usual]
     columns = np.stack([turns.steps, turns.requests, turns.prefills, turns.prefill_tokens], axis=1)
-    step_s, each_s, prefill_s, token_s = _non_negative(columns, turns.seconds)
-    return EngineRates(
+    best, found, speed = np.inf, np.zeros(4), 1.0
+    for slowed in _SPEEDS if np.ptp(computing) > 0 else (1.0,):
+        stretched = columns / (1 - computing * (1 - slowed))[:, None]
+        factors = _non_negative(stretched, turns.seconds)
+        missed = float(((turns.seconds - stretched @ factors) ** 2).sum())
+        if missed < best:
+            best, found, speed = missed, factors, slowed
+    step_s, each_s, prefill_s, token_s = found.tolist()
+    rates = EngineRates(
         step_s=step_s,
         step_s_per_request=each_s,
         prefill_s=prefill_s,
         prefill_s_per_token=token_s,
         prefix_cache=prefix_cache,
     )
+    return rates, speed
 
 
-def _non_negative(columns: Floats, values: Floats) -> list[float]:
+def _non_negative(columns: Floats, values: Floats) -> Floats:
     """Least squares; a column whose factor would be negative is left out, the worst one first."""
     factors = np.zeros(columns.shape[1])
     used = [i for i in range(columns.shape[1]) if columns[:, i].any()]
@@ -97,4 +113,4 @@ def _non_negative(columns: Floats, values: Floats) -> list[float]:
             factors[used] = found
             break
         del used[int(shares.argmin())]
-    return factors.tolist()
+    return factors

@@ -7,8 +7,7 @@ run was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,22 +15,18 @@ import numpy as np
 
 from agentgym_rl.batching import split_batch
 from agentgym_rl.buffer import Group
-from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.errors import ConfigError
-from agentgym_rl.metrics import COMPUTE_PHASES
 
-from .arrivals import arrival_rates, arrived_turns
-from .decode_steps import DecodeSteps, decode_steps, engine_rates, line
+from .decode_steps import line
+from .engine_speed import engine_speed
 from .prediction import Prediction
-from .rates import EngineRates, Rates, TrainerRates, WeightRates
+from .rates import Rates, TrainerRates, WeightRates
 from .recorded import RecordedRun, seconds_of
 from .simulation import simulate
 from .trainer import learning_episodes, rounds_of
 
 _TOLERANCE = 0.02
 _ROUNDS = 8
-_LITTLE = 0.1
-"""Share of a decode step that may lie in a phase that it is not counted to."""
 _SHORTEST = 0.1
 """Quantile of waits."""
 _FIRST_S, _LEAST_S, _MOST_S = 3e-3, 1e-5, 0.5
@@ -102,20 +97,10 @@ def _scaled(rates: Rates, compute: float, sync: float, turn: float) -> Rates:
 
 
 def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
-    steps, rates_of = _engine_steps(recorded)
-    computing = _share(steps, recorded, COMPUTE_PHASES)
-    publishing = _share(steps, recorded, ("weight_sync",))
-    # Where processors are short, what the engine alone needs shows while the trainer waits.
-    calm = publishing < _LITTLE if base.cores is None else publishing + computing < _LITTLE
     try:
-        rates = rates_of(steps.only(calm))
-    except ValueError:
-        # The trainer never waits long enough to see the others, or there are no others.
-        try:
-            rates = rates_of(steps.only(publishing < _LITTLE))
-        except ValueError as error:
-            raise ConfigError(f"{run}: {error}") from None
-    speed = _speed(steps.only(computing > 0.5), rates) if base.cores is not None else 1.0
+        rates, speed = engine_speed(recorded, contended=base.cores is not None)
+    except ValueError as error:
+        raise ConfigError(f"{run}: {error}") from None
     return base.model_copy(
         update={
             "lengths_of": "run",
@@ -126,49 +111,6 @@ def _measured(run: Path, recorded: RecordedRun, base: Rates) -> Rates:
             "rollout": base.rollout.model_copy(update={"turn_s": base.rollout.turn_s or _FIRST_S}),
         }
     )
-
-
-def _engine_steps(
-    recorded: RecordedRun,
-) -> tuple[DecodeSteps, Callable[[DecodeSteps], EngineRates]]:
-    """What is known of the engines' steps, and what makes rates of some of them."""
-    engine = recorded.config.own_engine
-    if not isinstance(engine, VllmEngineConfig):
-        return (
-            decode_steps(recorded.episodes, prefix_cache=False),
-            partial(engine_rates, prefix_cache=False),
-        )
-    cached = engine.prefix_cache != "off"
-    turns = arrived_turns(recorded.episodes, prefix_cache=cached, num_servers=engine.num_servers)
-    return turns, partial(arrival_rates, prefix_cache=cached)
-
-
-def _share(steps: DecodeSteps, recorded: RecordedRun, phases: Sequence[str]) -> np.ndarray:
-    """[steps] how much of each lies inside these phases of the trainer, 0 to 1."""
-    found = sorted(
-        (start, end)
-        for intervals in recorded.phases.values()
-        for name, start, end in intervals
-        if name in phases
-    )
-    if not found:
-        return np.zeros(len(steps))
-    edges = np.array(found).ravel()
-    inside = np.concatenate(
-        ([0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
-    )
-    starts = np.interp(steps.ends_s - steps.seconds, edges, inside)
-    return (np.interp(steps.ends_s, edges, inside) - starts) / steps.seconds
-
-
-def _speed(steps: DecodeSteps, rates: EngineRates) -> float:
-    """Of an engine while the trainer computes, as a share of its own; at most 1."""
-    if (steps.steps == 1).all():  # of which those without prefills say it best
-        steps = steps.only(steps.prefills == 0)
-    if not len(steps):
-        return 1.0
-    alone = steps.expected_s(rates)
-    return min(1.0, float(alone.sum() / np.minimum(steps.seconds, 10 * alone).sum()))
 
 
 def _trainer_rates(recorded: RecordedRun, speed: float) -> TrainerRates:

@@ -44,16 +44,6 @@ class DecodeSteps:
         """Those that `mask` chooses."""
         return DecodeSteps(*(getattr(self, name)[mask] for name in self.__slots__))
 
-    def expected_s(self, rates: EngineRates) -> Floats:
-        """What they would have taken at these rates (context's costs, which are not measured,
-        apart)."""
-        return (
-            rates.step_s * self.steps
-            + rates.step_s_per_request * self.requests
-            + rates.prefill_s * self.prefills
-            + rates.prefill_s_per_token * self.prefill_tokens
-        )
-
     def __len__(self) -> int:
         return len(self.ends_s)
 

@@ -1,12 +1,12 @@
 """Rates of engines of which only the arrival of tokens is known."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from agentgym_rl.plan.arrivals import arrival_rates, arrived_turns
-from agentgym_rl.plan.rates import EngineRates
 from agentgym_rl.trajectory import Outcome, Row, Trajectory
 
 STEP_S, EACH_S, PREFILL_S = 0.01, 0.002, 0.03
@@ -61,12 +61,22 @@ def _sent(times: list[float], place: int) -> float:
 
 def test_the_rates_of_an_engine_are_found_from_whole_turns():
     turns = arrived_turns(_served(), prefix_cache=False, num_servers=1)
-    rates = arrival_rates(turns, prefix_cache=False)
+    rates, speed = arrival_rates(turns, np.zeros(len(turns)), prefix_cache=False)
+    assert speed == 1.0
     assert rates.step_s == pytest.approx(STEP_S, rel=0.15)
     assert rates.step_s_per_request == pytest.approx(EACH_S, rel=0.15)
     prefill_s = rates.prefill_s + 5 * rates.prefill_s_per_token  # all prompts are of 5 tokens
     assert prefill_s == pytest.approx(PREFILL_S, rel=0.15)
-    assert turns.expected_s(rates).sum() == pytest.approx(turns.seconds.sum(), rel=0.05)
+
+
+def test_how_much_a_trainer_slows_it_down_is_found_with_them():
+    turns = arrived_turns(_served(), prefix_cache=False, num_servers=1)
+    alone, _ = arrival_rates(turns, np.zeros(len(turns)), prefix_cache=False)
+    computing = np.random.default_rng(0).uniform(0, 1, len(turns))
+    slower = replace(turns, seconds=turns.seconds / (1 - 0.6 * computing))
+    rates, speed = arrival_rates(slower, computing, prefix_cache=False)
+    assert speed == pytest.approx(0.4, abs=0.06)
+    assert rates.step_s == pytest.approx(alone.step_s, rel=0.25)
 
 
 def test_what_ran_at_the_same_time_is_counted():
@@ -92,15 +102,12 @@ def test_two_engines_share_what_ran_at_the_same_time():
 
 def test_no_rate_is_negative():
     turns = arrived_turns(_served(60), prefix_cache=False, num_servers=1)
-    free = turns.only(turns.prefills == 0)
-    rates = arrival_rates(
-        type(free)(*(getattr(free, n) for n in free.__slots__)), prefix_cache=True
-    )
-    assert isinstance(rates, EngineRates)  # whose fields refuse what is negative
-    assert rates.prefill_s == 0
+    longest_alone = replace(turns, seconds=turns.steps / turns.requests)
+    rates, _ = arrival_rates(longest_alone, np.zeros(len(turns)), prefix_cache=True)
+    assert min(rates.step_s, rates.step_s_per_request, rates.prefill_s) == 0  # or it had raised
 
 
 def test_too_few_turns_say_nothing():
     turns = arrived_turns(_served(5), prefix_cache=False, num_servers=1)
     with pytest.raises(ValueError, match=r"5 turns of 4 tokens or more; 30 are needed"):
-        arrival_rates(turns, prefix_cache=False)
+        arrival_rates(turns, np.zeros(len(turns)), prefix_cache=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def make_row(
 
 def replaced(row: Row, **changes: np.ndarray) -> Row:
     """The row with other arrays."""
-    return Row(**{**{name: getattr(row, name) for name in Row.__slots__}, **changes})
+    return replace(row, **changes)
 
 
 def with_behavior(row: Row, logprobs: np.ndarray) -> Row:

@@ -1,0 +1,55 @@
+"""Arrays that seldom change from one entry to the next, as runs of equal entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Runs(NamedTuple):
+    """Where any of several arrays of one length changes, a run ends for all of them."""
+
+    lengths: npt.NDArray[np.int32]
+    """[runs], each 1 or more."""
+    values: Sequence[Array]
+    """Of each array: [runs]."""
+
+
+def runs_of(arrays: Sequence[Array]) -> Runs:
+    """The runs of these arrays, all [T]; numbers of 1 or 4 bytes, told apart by their bits."""
+    length = len(arrays[0])
+    if not length:
+        return Runs(np.zeros(0, np.int32), arrays)
+    changes = np.ones(length, np.bool_)  # the first one begins a run
+    after = changes[1:]
+    after[:] = False
+    for array in arrays:
+        bits = array.view(np.int32 if array.itemsize == 4 else np.int8)
+        after |= bits[1:] != bits[:-1]
+    starts = changes.nonzero()[0]
+    lengths = np.empty(len(starts), np.int32)
+    lengths[:-1] = starts[1:] - starts[:-1]
+    lengths[-1] = length - starts[-1]
+    return Runs(lengths, [array[starts] for array in arrays])
+
+
+def repeated(runs: Runs, *, total: int) -> list[Array]:
+    """The arrays of these runs, all [total].
+
+    Raises:
+        ValueError: they have another length, or are none.
+    """
+    lengths, values = runs
+    if any(len(of) != len(lengths) for of in values) or (len(lengths) and int(lengths.min()) < 1):
+        raise ValueError(
+            f"{len(lengths)} runs of {[len(of) for of in values]} values: expected as many, each "
+            "of 1 entry or more"
+        )
+    if (found := int(lengths.sum(dtype=np.int64))) != total:
+        raise ValueError(f"runs of {found} entries, expected {total}")
+    return [of.repeat(lengths) for of in values]
