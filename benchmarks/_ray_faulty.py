@@ -8,11 +8,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from scripts.ray_nodes import Failed, RayNodes
+from scripts.ray_nodes import RayNodes
 
 from ._faulty import Fault, FaultyRun, Row
-
-__all__ = ["FAULTS", "Failed", "RayRun"]
 
 NODES = 4
 """Beside the head, which has the controller and nothing else; of two CPUs each, so that any one

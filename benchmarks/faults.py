@@ -35,7 +35,7 @@ from ._common import hardware, say, versions
 from ._faults import FAULTS, NONE
 from ._faulty import Fault, FaultyRun, unmeasured
 from ._ray_faulty import FAULTS as RAY_FAULTS
-from ._ray_faulty import Failed, RayRun
+from ._ray_faulty import RayRun
 
 REPEATS = int(os.environ.get("ARL_BENCH_REPEATS", "5"))
 DETECTED_S = 5.0
@@ -115,7 +115,7 @@ def _measure(fault: Fault) -> Row:
         faulty = (RayRun if fault.on_ray else FaultyRun)(Path(folder) / "run", fault)
         try:
             return faulty.measure() | {"load": os.getloadavg()[0]}
-        except (RuntimeError, OSError, subprocess.SubprocessError, Failed) as error:
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             return unmeasured() | {"error": str(error)[-2000:], "load": os.getloadavg()[0]}
         finally:
             faulty.close()

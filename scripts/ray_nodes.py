@@ -177,7 +177,9 @@ class RayNodes:
             process.wait(END_S)
         for space in _spaces():
             ip("netns", "delete", space)
-        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
+        # The kernel removes the links of a namespace some time after it.
+        for link in Path("/sys/class/net").glob(f"{BRIDGE}*"):
+            subprocess.run(["ip", "link", "delete", link.name], capture_output=True, check=False)
         for folder in FOLDER.iterdir():
             if folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
