@@ -90,12 +90,12 @@ class FaultyRun:
         self.wait(lambda: self.version() >= _AT_VERSION, "the first batches")
         if fault.stops:
             return self._uneventful()
-        before = self.version()
         roles = ("engine", "trainer", "rollout")
         members = [pid for role in roles for pid in self.processes(role)]
         begun = time.monotonic()
         at = fault.inject(self) or begun
         detected_s = self._noticed(begun, members) - at if fault.is_noticed else None
+        before = self.version()
         if fault.ends:
             assert self._process is not None
             self._process.wait(_DEADLINE_S)
