@@ -87,6 +87,8 @@ class Controller:
         """When a rank last said anything."""
         self.is_closing = False
         """Whether the run is ending."""
+        self._num_asking = 0
+        """Ranks that wait for a batch."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
@@ -94,6 +96,11 @@ class Controller:
     def version(self) -> int:
         """The policy version on every engine."""
         return self.buffer.version
+
+    @property
+    def trainer_waits(self) -> bool:
+        """Whether a rank is waiting for a batch now."""
+        return self._num_asking > 0
 
     def count_sampled(self, num_tokens: int) -> None:
         """So many tokens of an episode were sampled."""
@@ -129,6 +136,7 @@ class Controller:
         whoever asks has been replaced."""
         asked_by = self.token
         if step not in self._leased:
+            self._num_asking += 1
             try:
                 await self.buffer.changes.wait_for(
                     lambda: self.is_over(step) or step in self._leased or self._ready_for(step),
@@ -139,6 +147,8 @@ class Controller:
                 )
             except TimeoutError:
                 return None
+            finally:
+                self._num_asking -= 1
         if self.is_over(step):
             return None
         async with self._turn:

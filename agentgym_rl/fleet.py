@@ -18,6 +18,7 @@ from pathlib import Path
 from .cluster.processes import Processes
 from .config import Config
 from .engine import EngineInfo
+from .engines.client import HttpEngine
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, hanging, make_router
 from .followers import Followers, shortest
@@ -163,6 +164,10 @@ class Fleet:
         found = Counter(self.router.counters)
         found.update(self.followers.counters)
         return dict(found)
+
+    def in_service(self) -> dict[str, HttpEngine]:
+        """Engines that are asked, by name."""
+        return {name: self._servers[name].engine for name in self.router.serving}
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from .adapting import adapt
 from .asgi import serving
 from .buffer import Buffer
 from .children import children, cluster_of
@@ -25,6 +26,7 @@ from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
 from .controller_api import ControllerApi
+from .engine_loads import EngineLoads
 from .episode_log import EpisodeLog
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
@@ -253,6 +255,11 @@ class TrainingRun(ABC):
             yield
         finally:
             self.controller.close()
+
+    async def adapt(self) -> None:
+        """Keep the number of groups at once where it should be, if it is to be adapted."""
+        loads = EngineLoads(self.fleet.in_service)
+        await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
 
     async def wait_trainer(self) -> None:
         """Until every rank has loaded the model, and training begins."""
