@@ -256,15 +256,19 @@ class Controller:
         """A checkpoint of the first `step` batches is complete."""
         await self._episodes.checkpointed(step, folder)
 
+    def revoke(self) -> None:
+        """The ranks have another token from now on: what is still under way of those before counts
+        no more."""
+        self.token = secrets.token_hex(16)
+
     async def regroup(self, step: int, checkpoint: Path | None) -> int:
         """The ranks have ended, and others take their place, who begin with what `checkpoint` has
         of the first `step` batches; returns their incarnation.
 
-        They have another `token`: what is still under way of those before counts no more.
-        Batches from `step` on come again, all that the log has; versions that were published stay
-        published.
+        They have another token (see `revoke`). Batches from `step` on come again, all that the log
+        has; versions that were published stay published.
         """
-        self.token = secrets.token_hex(16)
+        self.revoke()
         async with self._turn:
             self.ready_ranks.clear()
             self._leased, self._pending = {}, {}

@@ -27,6 +27,22 @@ PAUSE_PATHS: Mapping[Interrupt, str] = {
 """The pause route of vLLM's RL API, by what it does."""
 
 
+Memory = Literal["weights", "kv_cache"]
+"""What an engine that sleeps has given back of its device; the tags of vLLM's /wake_up."""
+SleepLevel = Literal[1, 2]
+"""1 keeps the weights aside, in memory of the CPU; 2 forgets them: new ones have to come."""
+
+
+def sleep_path(level: SleepLevel) -> str:
+    """The sleep route of vLLM's RL API; what is in flight stays."""
+    return f"/sleep?level={level}&mode=keep"
+
+
+def wake_path(tags: Sequence[Memory] = ()) -> str:
+    """The route that wakes a sleeper, or gives it back that memory alone."""
+    return "/wake_up" + "".join(f"{'&' if n else '?'}tags={tag}" for n, tag in enumerate(tags))
+
+
 UNKNOWN_VERSION = -2
 """The version of a token that was sampled, by a policy that nobody can name any more."""
 
@@ -124,8 +140,33 @@ class Engine(Sampler):
         """Go on after `pause`."""
 
     @abstractmethod
+    async def sleep(self, *, level: SleepLevel = 1) -> None:
+        """Give the device's memory back, between two decode steps; nothing if it sleeps already.
+
+        Requests in flight, and those that come, wait. They keep the tokens they have; their KV is
+        computed again once all is awake. A sleeper cannot be resumed, only woken.
+        """
+
+    @abstractmethod
+    async def wake_up(self, *tags: Memory) -> None:
+        """Have that memory again (default: all); once all of it is there, go on sampling.
+
+        After a sleep of level 2 the weights come first, then an update, then the KV cache.
+
+        Raises:
+            EngineError: it would sample without weights.
+        """
+
+    @abstractmethod
+    async def is_sleeping(self) -> bool:
+        """Whether it waits for `wake_up`, or is paused: vLLM does not tell these apart."""
+
+    @abstractmethod
     async def update_weights(self, path: str, *, version: int) -> None:
-        """Load the safetensors file at `path` and serve it as `version` from the next step."""
+        """Load the safetensors file at `path` and serve it as `version` from the next step.
+
+        A sleeper needs its weights awake for that, and sleeps on.
+        """
 
     @abstractmethod
     async def info(self) -> EngineInfo:

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 RETRY_S = 2.0
 LOOK_EVERY_S = 0.25
-SILENT_LOOKS = 16
-"""So many looks in a row find no answer: with `BEAT_S`, 5 s. Looks are counted, and not seconds:
+SILENT_LOOKS = 14
+"""So many looks in a row find no answer: with `BEAT_S`, 4.5 s. Looks are counted, and not seconds:
 what this process itself has slept through says nothing of a host."""
 GIVEN_UP_S = 10.0
 """For what a host does with a child that is lost anyhow."""

@@ -64,7 +64,8 @@ class RolloutConfig(Section):
     """Processes that play episodes, each with a gateway, environments and sandboxes of its own; 0:
     `arl train` itself plays them."""
     worker_cpus: int = Field(default=1, ge=1)
-    """CPUs that a cluster sets aside for each worker, with its environments and sandboxes."""
+    """CPUs of each worker, its environments and sandboxes included: threads that libraries like
+    numpy may take, and what a cluster sets aside."""
     max_restarts: int = Field(default=3, ge=0)
     """Times that each of these is started again after it was lost; the last one to be lost for good
     ends the run."""

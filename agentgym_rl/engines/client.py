@@ -16,9 +16,13 @@ from agentgym_rl.engine import (
     Engine,
     EngineInfo,
     Interrupt,
+    Memory,
     SamplingParams,
+    SleepLevel,
     parse_version,
+    sleep_path,
     version_label,
+    wake_path,
 )
 from agentgym_rl.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.prompt import Prompt
@@ -73,6 +77,8 @@ class HttpEngine(Engine):
         self._send_seed = send_seed
         self._polls_staging = polls_staging
         self.incarnation = incarnation
+        self.asleep = False
+        """Whether it was put to sleep here, and not all of it was woken."""
 
     def __repr__(self) -> str:
         return f"HttpEngine({self.url})"
@@ -82,6 +88,7 @@ class HttpEngine(Engine):
         await self._connection.close()
         self._connection = Connection(url)
         self.url = self._connection.url
+        self.asleep = False
 
     async def generate(
         self,
@@ -135,9 +142,21 @@ class HttpEngine(Engine):
     async def resume(self) -> None:
         await self._call("POST", "/resume")
 
+    async def sleep(self, *, level: SleepLevel = 1) -> None:
+        self.asleep = True  # or on the way there: nobody may resume it from here on
+        await self._call("POST", sleep_path(level))
+
+    async def wake_up(self, *tags: Memory) -> None:
+        path = wake_path(tags)
+        raw = await self._call("POST", path)
+        self.asleep = decode(raw, wire.Woken, self.url + path).status != "awake"
+
+    async def is_sleeping(self) -> bool:
+        return (await self._get("/is_sleeping", wire.Sleeping)).is_sleeping
+
     async def update_weights(self, path: str, *, version: int) -> None:
         """See `Engine.update_weights`. The engine samples until the weights are staged, pauses
-        for the swap, and runs afterwards, whether it was paused before or not.
+        for the swap, and runs afterwards, whether it was paused before or not; unless it sleeps.
 
         Raises:
             WeightsError: the engine refused the weights, or was not done with them in time.
@@ -150,6 +169,9 @@ class HttpEngine(Engine):
         await self._weights("/update_weights", {"update_info": info})
         if self._polls_staging:
             await self._staged(path)
+        if self.asleep:
+            await self._weights("/finish_weight_update", {"weight_version": label})
+            return
         try:
             await self.pause(interrupt="recompute")
             await self._weights("/finish_weight_update", {"weight_version": label})

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import get_args
 
 from agentgym_rl.engine import (
     Delta,
@@ -15,9 +16,11 @@ from agentgym_rl.engine import (
     EngineInfo,
     FinishReason,
     Interrupt,
+    Memory,
     SamplingParams,
+    SleepLevel,
 )
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import EngineError, WeightsError
 from agentgym_rl.waiting import Changes
 
 _PATIENCE_S = 60.0
@@ -96,6 +99,8 @@ class ScriptedEngine(Engine):
         self._versions_at_end = versions_at_end
         self._has_spans = has_spans
         self._paused: Interrupt | None = None
+        self._asleep: frozenset[Memory] = frozenset()
+        self._has_weights = True
         self._changes = Changes()
         self._in_flight: list[_Call] = []
         self.version = 0
@@ -201,7 +206,31 @@ class ScriptedEngine(Engine):
             if self._paused in (None, "keep", "recompute"):
                 raise EngineError("a resume or another pause came before all requests had ended")
 
+    async def sleep(self, *, level: SleepLevel = 1) -> None:
+        await self.pause(interrupt="recompute")
+        if "weights" not in self._asleep:
+            self._has_weights = self._has_weights and level == 1
+        self._asleep = frozenset(get_args(Memory))
+
+    async def wake_up(self, *tags: Memory) -> None:
+        rest = self._asleep - set(tags or get_args(Memory))
+        if not rest and not self._has_weights:
+            raise EngineError("the weights were dropped, and no new ones have come")
+        self._asleep = rest
+        if not rest:
+            await self.resume()
+
+    async def is_sleeping(self) -> bool:
+        return bool(self._asleep) or self._paused is not None
+
     async def resume(self) -> None:
+        """Go on.
+
+        Raises:
+            EngineError: it sleeps.
+        """
+        if self._asleep:
+            raise EngineError("the engine sleeps: only wake_up wakes it")
         self._paused = None
         for call in self._in_flight:
             call.held = False
@@ -221,6 +250,9 @@ class ScriptedEngine(Engine):
             raise EngineError(str(error)) from error
 
     async def update_weights(self, path: str, *, version: int) -> None:
+        if "weights" in self._asleep:
+            raise WeightsError("the engine sleeps, its weights too: wake them first")
+        self._has_weights = True
         self.version = version
 
     async def info(self) -> EngineInfo:

@@ -73,6 +73,18 @@ class Logprobs(Struct):
     content: list[TokenLogprob]
 
 
+class Sleeping(Struct):
+    """Answer of `GET /is_sleeping`."""
+
+    is_sleeping: bool
+
+
+class Woken(Struct):
+    """Answer of `POST /wake_up`: "awake", or "sleeping" while some memory is still given back."""
+
+    status: str
+
+
 class VersionSpan(Struct):
     """Tokens [start, end) of the whole output were sampled by `version`."""
 

@@ -103,7 +103,7 @@ def test_a_frozen_host_is_noticed(run):
         os.kill(host, signal.SIGKILL)
         return died
 
-    assert "silent for 5 s" in str(run(use, Demand("engine", 1, cpus=1)))
+    assert "silent for 4.5 s" in str(run(use, Demand("engine", 1, cpus=1)))
 
 
 def test_what_ran_on_a_dead_node_gets_another(run, ray_cluster):

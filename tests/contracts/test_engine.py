@@ -316,3 +316,74 @@ def test_a_wrong_token_is_an_engine_error(make_engine):
             await _collect(engine, [10**6])
 
     _run(make_engine, scenario)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_sleep_loses_no_token_and_no_request(make_engine, tmp_path, level):
+    path = _weights(tmp_path, version=4)
+
+    async def scenario(engine):
+        calm = await _collect(engine, [5, 6], max_tokens=300, seed=3, name="calm")
+        async with asyncio.TaskGroup() as tasks:
+            early = await _under_way(engine, tasks)
+            await engine.sleep(level=level)
+            await engine.sleep(level=level)  # nothing more
+            late = tasks.create_task(_collect(engine, [5, 6], name="late"))
+            await asyncio.sleep(0.02)
+            assert await engine.is_sleeping()
+            await engine.wake_up("weights")
+            await engine.update_weights(str(path), version=4)
+            await asyncio.sleep(0.02)
+            assert await engine.is_sleeping()
+            assert not late.done()
+            await engine.wake_up("kv_cache")
+            assert not await engine.is_sleeping()
+        return _joined(calm)[0], early.result(), late.result()
+
+    calm, early, late = _run(make_engine, scenario)
+    _check_interrupted(calm, early, "recompute")
+    assert _joined(late)[1] == [4] * 6
+
+
+def test_the_weights_of_a_light_sleeper_are_its_own(make_engine):
+    async def scenario(engine):
+        before = await _collect(engine, [5, 6], seed=3, name="before")
+        await engine.sleep(level=1)
+        await engine.wake_up()
+        return before, await _collect(engine, [5, 6], seed=3, name="after")
+
+    before, after = _run(make_engine, scenario)
+    assert _joined(before) == _joined(after)
+
+
+def test_no_resume_wakes_a_sleeper(make_engine):
+    async def scenario(engine):
+        async with asyncio.TaskGroup() as tasks:
+            await engine.sleep(level=1)
+            late = tasks.create_task(_collect(engine, [5, 6]))
+            with pytest.raises(EngineError, match="sleeps"):
+                await engine.resume()
+            await asyncio.sleep(0.02)
+            assert not late.done()
+            await engine.wake_up()
+
+    _run(make_engine, scenario)
+
+
+def test_who_forgot_its_weights_stays_asleep_until_there_are_others(make_engine, tmp_path):
+    path = _weights(tmp_path, version=4)
+
+    async def scenario(engine):
+        await engine.sleep(level=2)
+        with pytest.raises(EngineError, match="were dropped"):
+            await engine.wake_up()
+        with pytest.raises(WeightsError, match="sleeps"):
+            await engine.update_weights(str(path), version=4)
+        await engine.wake_up("weights")
+        with pytest.raises(EngineError, match="were dropped"):
+            await engine.wake_up("kv_cache")
+        await engine.update_weights(str(path), version=4)
+        await engine.wake_up("kv_cache")
+        return await _collect(engine, [5, 6])
+
+    assert _joined(_run(make_engine, scenario))[1] == [4] * 6

@@ -20,6 +20,7 @@ from agentgym_rl.model import tokenizer_hash
 from .admission import Refused
 from .engine import EmbeddedEngine
 from .request import Request
+from .sleep import read_tags
 
 T = TypeVar("T")
 Query = Mapping[str, str]
@@ -44,6 +45,9 @@ class App:
             "/pause": ("POST", self._pause),
             "/resume": ("POST", self._resume),
             "/is_paused": ("GET", self._is_paused),
+            "/sleep": ("POST", self._sleep),
+            "/wake_up": ("POST", self._wake_up),
+            "/is_sleeping": ("GET", self._is_sleeping),
             "/init_weight_transfer_engine": ("POST", self._init_transfer),
             "/start_weight_update": ("POST", self._start_update),
             "/update_weights": ("POST", self._update),
@@ -87,7 +91,7 @@ class App:
         if handler is None:
             await self._generate(body, receive, send)
             return
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        query = _query(scope["query_string"])
         result = await handler(query, body)
         if isinstance(result, str):
             await reply(send, 200, result.encode(), content_type="text/plain; version=0.0.4")
@@ -178,6 +182,24 @@ class App:
     async def _is_paused(self, query: Query, body: bytes) -> Any:
         return {"is_paused": self._engine.loop.paused}
 
+    async def _sleep(self, query: Query, body: bytes) -> Any:
+        level, mode = query.get("level", "1"), query.get("mode", "abort")
+        if level not in ("1", "2"):
+            raise Refused(f"sleep level {level!r}; allowed: 1, 2", param="level")
+        if mode not in ("keep", "abort", "wait"):
+            raise Refused(f"sleep mode {mode!r}; allowed: keep, abort, wait", param="mode")
+        await self._engine.sleep(level=2 if level == "2" else 1, mode=mode)
+        return {"status": "sleeping", "level": int(level)}
+
+    async def _wake_up(self, query: Query, body: bytes) -> Any:
+        # The one parameter that may come several times.
+        named = query.get("tags", "").split(",")
+        awake = await self._engine.wake_up(read_tags(filter(None, named)))
+        return {"status": "awake" if awake else "sleeping", "tags": list(filter(None, named))}
+
+    async def _is_sleeping(self, query: Query, body: bytes) -> Any:
+        return wire.Sleeping(self._engine.loop.asleep or self._engine.loop.paused)
+
     async def _init_transfer(self, query: Query, body: bytes) -> Any:
         return {"status": "ok"}  # a file needs no rendezvous
 
@@ -211,7 +233,7 @@ class App:
         return {"status": "ok"}
 
     async def _metrics(self, query: Query, body: bytes) -> Any:
-        return self._engine.loop.counters.prometheus()
+        return self._engine.metrics()
 
     async def _version(self, query: Query, body: bytes) -> Any:
         return {
@@ -242,6 +264,14 @@ def _choice(request: Request, start: int, end: int) -> wire.Choice:
         weight_versions=request.spans(0 if last else start, end),
         decode_times=request.times_s[start:end],
     )
+
+
+def _query(found: bytes) -> Query:
+    """By name; several values of one name, which `tags` may have, are joined with commas."""
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(found.decode("latin-1"), keep_blank_values=True):
+        query[name] = f"{query[name]},{value}" if name in query else value
+    return query
 
 
 async def _event(send: Send, message: wire.GenerateReply) -> None:

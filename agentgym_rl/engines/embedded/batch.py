@@ -64,6 +64,15 @@ class Batch:
             request.recomputed_at.append(len(request.token_ids))
         self.add(rows)
 
+    def clear(self) -> list[Request]:
+        """Take all rows out, to be added again later, when their cache is computed again."""
+        rows, self.rows = self.rows, []
+        for request in rows:
+            if request.token_ids:
+                request.recomputed_at.append(len(request.token_ids))
+        self._refresh()
+        return rows
+
     def step(self) -> tuple[list[int], list[float]]:
         """One sampled token and its log-prob for each of `rows`, in their order."""
         logits = self._decoder.decode(self._tokens, self._positions, self._segments)

@@ -13,6 +13,9 @@ _HELP = {
     "generated_tokens": ("counter", "Tokens sampled."),
     "steps": ("counter", "Decode steps."),
     "weight_updates": ("counter", "Policy versions put in place."),
+    "asleep": ("gauge", "Whether it sleeps: 1, or 0."),
+    "weights_bytes": ("gauge", "Memory of the weights."),
+    "cache_bytes": ("gauge", "Memory of the KV cache."),
     "swap_seconds": ("counter", "Time spent putting them in place."),
 }
 
@@ -28,6 +31,9 @@ class Counters:
     generated_tokens: int = 0
     steps: int = 0
     weight_updates: int = 0
+    asleep: int = 0
+    weights_bytes: int = 0
+    cache_bytes: int = 0
     swap_seconds: float = 0.0
     finished: Counter[str] = field(default_factory=Counter[str])
 

@@ -48,6 +48,25 @@ class Decoder(ABC):
         """Copy the first `length` cached tokens of slot `source` to slot `target`."""
 
     @abstractmethod
+    def free_cache(self) -> None:
+        """Give back the memory of the cache. No row is in it any more."""
+
+    @abstractmethod
+    def move_weights(self, device: torch.device | None) -> None:
+        """Have them there, where they cannot decode unless it is `self.device`; None: forget them,
+        until a swap brings others."""
+
+    @property
+    @abstractmethod
+    def weights_bytes(self) -> int:
+        """Memory of the weights in place, wherever they are."""
+
+    @property
+    @abstractmethod
+    def cache_bytes(self) -> int:
+        """Memory of the cache."""
+
+    @abstractmethod
     def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
         """Prepare new weights while the old ones serve; calling the result puts them in place.
 

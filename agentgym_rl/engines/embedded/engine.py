@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from agentgym_rl.awake import AwakeTime
 from agentgym_rl.config import EmbeddedEngineConfig
+from agentgym_rl.engine import Memory, SleepLevel
 from agentgym_rl.engines import wire
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
@@ -73,6 +75,7 @@ class EmbeddedEngine:
         )
         self._in_flight: dict[str, Request] = {}
         self._update: _Update | None = None
+        self._awake = AwakeTime()
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
@@ -123,14 +126,14 @@ class EmbeddedEngine:
         empty. Afterwards the request has a finish_reason or an error.
 
         Raises:
-            Refused: with status 504, when `engine.request_timeout_s` has passed.
+            Refused: with status 504, when `engine.request_timeout_s` has passed, sleep not counted.
         """
         timeout_s = self._config.request_timeout_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = self._awake.time() + timeout_s
         start = 0
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
+                async with self._awake.timeout(deadline - self._awake.time()):
                     await request.wakeup.wait()
             except TimeoutError:
                 raise Refused(
@@ -199,7 +202,40 @@ class EmbeddedEngine:
         raise Refused(message, status=409, kind="ConflictError")
 
     async def resume(self) -> None:
+        """Raises Refused (status 409) where it sleeps."""
         await self._between_steps(self.loop.resume)
+
+    async def sleep(self, *, level: SleepLevel, mode: Literal["keep", "abort", "wait"]) -> None:
+        """Give memory back. What is in flight waits and is recomputed (`keep`), has ended with what
+        it has, or was waited for.
+
+        Raises:
+            Refused: see `drain`.
+        """
+        if mode == "abort":
+            await self.cut_off()
+        elif mode == "wait" and not self.loop.asleep:
+            await self.drain()
+        await self._between_steps(partial(self.loop.sleep, level))
+        self._awake.sleep()
+
+    async def wake_up(self, tags: Iterable[Memory]) -> bool:
+        """Have memory again; True once all of it is, and requests go on.
+
+        Raises:
+            Refused: the weights were dropped, and none have come since (status 409).
+        """
+        awake = await self._between_steps(partial(self.loop.wake, tags))
+        if awake:
+            self._awake.wake()
+        return awake
+
+    def metrics(self) -> str:
+        """What it has done and has, in the Prometheus text format."""
+        counters, decoder = self.loop.counters, self.model.decoder
+        counters.weights_bytes = decoder.weights_bytes
+        counters.cache_bytes = decoder.cache_bytes
+        return counters.prometheus()
 
     async def name_version(self, weight_version: str) -> None:
         """Call the weights in place `weight_version` from the next decode step on."""
@@ -231,6 +267,7 @@ class EmbeddedEngine:
         update, self._update = self._update, None
         if update is None or update.swap is None:
             raise Refused("no weights are staged; POST /start_weight_update, /update_weights first")
+        # Raises Refused where they would have no place; the update is over then, too.
         await self._between_steps(partial(self.loop.swap, update.swap, weight_version))
         log.info("serving policy version %s", weight_version)
 

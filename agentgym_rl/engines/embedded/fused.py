@@ -6,7 +6,7 @@ Legend: H query heads, K key-value heads, D head dimension, G = H / K.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -79,6 +79,31 @@ class FusedWeights:
     layers: tuple[FusedLayer, ...]
     norm: Tensor
     head: Tensor
+
+    def to(self, device: torch.device | None) -> FusedWeights:
+        """The same on another device; None: without any numbers."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device) if device is not None else tensor.new_empty(0)
+
+        def moved_layer(layer: FusedLayer) -> FusedLayer:
+            parts: dict[str, Any] = {part.name: getattr(layer, part.name) for part in fields(layer)}
+            return FusedLayer(**{k: t if t is None else moved(t) for k, t in parts.items()})
+
+        embed = moved(self.embed)
+        return FusedWeights(
+            embed=embed,
+            layers=tuple(map(moved_layer, self.layers)),
+            norm=moved(self.norm),
+            head=embed if self.head is self.embed else moved(self.head),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all, a tied head counted once."""
+        layers = [getattr(layer, part.name) for layer in self.layers for part in fields(layer)]
+        tensors = [self.embed, self.norm, self.head, *(it for it in layers if it is not None)]
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], shape: FusedShape) -> FusedWeights:

@@ -82,6 +82,20 @@ class FusedDecoder(Decoder):
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)
 
+    def free_cache(self) -> None:
+        self._kv.clear()
+
+    def move_weights(self, device: torch.device | None) -> None:
+        self._weights = self._weights.to(device)
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._weights.num_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._kv.num_bytes
+
     def stage(self, tensors: Mapping[str, Tensor]) -> Swap:
         fused = FusedWeights.of(tensors, self._shape)
 

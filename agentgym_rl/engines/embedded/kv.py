@@ -53,6 +53,21 @@ class SlotKV:
         for index, (keys, values) in enumerate(self.layers):
             self.layers[index] = (self._resized(keys, self._key_axis), self._resized(values, 2))
 
+    def clear(self) -> None:
+        """Give back the memory of all slots; `reserve` begins anew."""
+        self._slots = self._length = 0
+        for index, (keys, values) in enumerate(self.layers):
+            key_dim, value_dim = keys.shape[5 - self._key_axis], values.shape[3]
+            self.layers[index] = (
+                self._empty(keys.shape[1], key_dim, self._key_axis),
+                self._empty(values.shape[1], value_dim, 2),
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all slots."""
+        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of slot `source` to slot `target`."""
         for keys, values in self.layers:

@@ -13,13 +13,16 @@ from typing import TypeVar
 
 import torch
 
+from agentgym_rl.engine import Memory, SleepLevel
 from agentgym_rl.errors import EngineError
 
+from .admission import Refused
 from .batch import Batch
 from .counters import Counters
 from .decoder import Decoder
 from .journal import Journal
 from .request import Request
+from .sleep import Sleep
 
 T = TypeVar("T")
 Notify = Callable[[Sequence[tuple[Request, int, bool]]], None]
@@ -53,6 +56,7 @@ class DecodeLoop:
         self.failure: BaseException | None = None
         self.counters = Counters()
         self._batch = Batch(decoder)
+        self._sleep = Sleep(decoder)
         self._waiting: deque[Request] = deque()
         self._max_num_seqs = max_num_seqs
         self._stream_interval = stream_interval
@@ -81,6 +85,11 @@ class DecodeLoop:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive() and self.failure is None and not self._stopping
+
+    @property
+    def asleep(self) -> bool:
+        """Whether some of its memory has been given back."""
+        return bool(self._sleep.asleep)
 
     def submit(self, request: Request) -> None:
         """Queue a request.
@@ -115,7 +124,12 @@ class DecodeLoop:
 
     def drain(self) -> Future[bool]:
         """Decode what is here to its end. True once nothing is left; False if a `resume` or a
-        `freeze` comes first."""
+        `freeze` comes first.
+
+        Raises:
+            Refused: it sleeps.
+        """
+        self._check_awake("let requests end")
         self.paused, self._frozen = True, False
         drained: Future[bool] = Future()
         drained.set_running_or_notify_cancel()  # from here on nobody can cancel it
@@ -123,7 +137,34 @@ class DecodeLoop:
         self._check_drained()
         return drained
 
+    def sleep(self, level: SleepLevel) -> None:
+        """Give back memory; what is being decoded goes back to the head of the line."""
+        self.freeze(False)
+        self._recompute = False  # all of it is, as it is admitted again
+        self._waiting.extendleft(reversed(self._batch.clear()))
+        self._sleep.fall(level)
+        self.counters.asleep = 1
+        self._count_rows()
+
+    def wake(self, tags: Iterable[Memory]) -> bool:
+        """Have that memory again; True if all is awake, and decoding goes on.
+
+        Raises:
+            Refused: the weights were dropped, and none have come since.
+        """
+        self._sleep.wake(tags)
+        if not self.asleep:
+            self.counters.asleep = 0
+            self.resume()
+        return not self.asleep
+
     def resume(self) -> None:
+        """Go on.
+
+        Raises:
+            Refused: it sleeps.
+        """
+        self._check_awake("resume")
         self.paused = self._frozen = False
         self._waiting += self._held
         self._held.clear()
@@ -134,9 +175,15 @@ class DecodeLoop:
         self.weight_version = weight_version
 
     def swap(self, put_in_place: Callable[[], None], weight_version: str) -> None:
-        """Serve other weights from the next step on."""
+        """Serve other weights from the next step on.
+
+        Raises:
+            Refused: their memory has been given back.
+        """
+        self._sleep.check_swap()
         start = time.monotonic()
         put_in_place()
+        self._sleep.swapped()
         self.weight_version = weight_version
         self.counters.weight_updates += 1
         self.counters.swap_seconds += time.monotonic() - start
@@ -182,7 +229,8 @@ class DecodeLoop:
         self._record(tokens, logprobs, now)
 
     def _admit(self, requests: list[Request]) -> None:
-        self.counters.prompt_tokens += sum(len(request.prompt) for request in requests)
+        fresh = [request for request in requests if not request.token_ids]
+        self.counters.prompt_tokens += sum(len(request.prompt) for request in fresh)
         self._batch.add(requests)
         self._count_rows()
 
@@ -227,6 +275,14 @@ class DecodeLoop:
         for waiter in self._drains:
             waiter.set_result(drained)
         self._drains.clear()
+
+    def _check_awake(self, what: str) -> None:
+        if self.asleep:
+            raise Refused(
+                f"the engine sleeps, and cannot {what}: POST /wake_up wakes it",
+                status=409,
+                kind="ConflictError",
+            )
 
     def _count_rows(self) -> None:
         self.counters.running = len(self._batch.rows)

@@ -30,6 +30,15 @@ class ModuleDecoder(Decoder):
 
         return swap
 
+    def move_weights(self, device: torch.device | None) -> None:
+        for parameter in self._module.parameters():
+            old = parameter.data
+            parameter.data = old.to(device) if device is not None else old.new_empty(0)
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self._module.parameters())
+
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         length = max(map(len, rows))
         padded = [[*row, *[0] * (length - len(row))] for row in rows]
@@ -83,6 +92,13 @@ class CachedDecoder(ModuleDecoder):
 
     def move(self, source: int, target: int, length: int) -> None:
         self._kv.move(source, target, length)
+
+    def free_cache(self) -> None:
+        self._kv.clear()
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._kv.num_bytes
 
     def _forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
         return self._module(
@@ -175,3 +191,10 @@ class UncachedDecoder(ModuleDecoder):
 
     def move(self, source: int, target: int, length: int) -> None:
         self._tokens[target, :length] = self._tokens[source, :length]
+
+    def free_cache(self) -> None:
+        """There is none; token ids alone are kept."""
+
+    @property
+    def cache_bytes(self) -> int:
+        return 0
