@@ -13,6 +13,7 @@ from select import select
 
 from safetensors.torch import load_file
 
+from agentgym_rl import servers
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
@@ -112,3 +113,20 @@ async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
                 await asyncio.sleep(0)
                 yield Running(fleet, processes, folder)
                 watch.cancel()
+
+
+@asynccontextmanager
+async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProcesses, str]]:
+    """An engine that no fleet has started, nor watches; and its URL."""
+    config: Config = load_config(None, {})
+    (folder / "config.toml").write_text(dump_toml(config))
+    async with (
+        asyncio.timeout(120),
+        forks() as forked,
+        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
+    ):
+        file = folder / "config.toml"
+        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
+        await server.start()
+        await server.ready()
+        yield processes, server.url

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from fleets import NAMES, Running, running
+from fleets import NAMES, Running, running, somebody_elses_engine
 from safetensors.torch import load_file
 
+from agentgym_rl import servers
 from agentgym_rl.asgi import serving
 from agentgym_rl.config import load_config
 from agentgym_rl.elastic_api import FILE, ElasticApi, told
+from agentgym_rl.elastic_fleet import ElasticFleet
 from agentgym_rl.engine import EngineInfo, SamplingParams
+from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.errors import ConfigError, InfraError
 from agentgym_rl.fleet_checks import check_joins
 from agentgym_rl.fleet_members import Members
@@ -190,5 +193,51 @@ def test_nothing_can_be_asked_before_the_engines_are_there(tmp_path):
             finally:
                 run.fleet._tasks = tasks
             assert "still being started" in joined.error
+
+    asyncio.run(play())
+
+
+def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path, monkeypatch):
+    seeds = iter([1, 2, 2])
+
+    async def fits(*_: object, **__: object) -> Checked:
+        return Checked(has_spans=True, seed=next(seeds))  # an embedded engine speaks as vLLM does
+
+    monkeypatch.setattr(servers, "check_server", fits)
+
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+
+    async def play() -> None:
+        async with (
+            somebody_elses_engine(tmp_path / "a") as (processes, url),
+            somebody_elses_engine(tmp_path / "b") as (_, second),
+        ):
+            config = load_config(None, {"engine.type": "vllm", "engine.urls": [url]})
+            fleet = ElasticFleet(config, tmp_path / "config.toml", processes, model_dir=BUNDLED)
+            run = Running(fleet, processes, tmp_path)
+            async with fleet.running():
+                await fleet.ready()
+                await run.publish(1)
+                async with asyncio.TaskGroup() as tasks:
+                    watch = tasks.create_task(fleet.watch())
+                    await asyncio.sleep(0)
+                    asked = Members(config, fleet)
+                    with pytest.raises(ConfigError, match="give the URL"):
+                        await asked.add()
+                    (joined,) = await asked.add(url=f"{second}/")
+                    assert (joined.url, joined.state) == (second, "waiting for weights")
+                    with pytest.raises(ConfigError, match="already"):
+                        await asked.add(url=second)
+                    assert fleet.router.serving == ["engine-0"]
+                    assert await run.publish(2) == tuple(NAMES)
+                    assert await run.versions(4) == {2}
+                    assert await asked.remove(url) == "engine-0"
+                    assert await run.versions(2) == {2}
+                    assert is_there(processes.pid("engine-0")), "it is somebody else's"
+                    (refused,) = await asked.add(url=url)
+                    assert "same seed" in refused.error
+                    assert list(fleet.members) == ["engine-1"]
+                    watch.cancel()
 
     asyncio.run(play())

@@ -3,17 +3,13 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from fleets import NAMES, Running, forks, running
+from fleets import NAMES, Running, running, somebody_elses_engine
 from safetensors.torch import load_file
 
 from agentgym_rl import servers
-from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.config import load_config
 from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.fleet import Fleet
@@ -140,23 +136,6 @@ def test_an_attached_server_that_falls_silent_serves_again_once_it_answers(tmp_p
                     watch.cancel()
 
     asyncio.run(play())
-
-
-@asynccontextmanager
-async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProcesses, str]]:
-    """An engine that no fleet has started, nor watches; and its URL."""
-    config: Config = load_config(None, {})
-    (folder / "config.toml").write_text(dump_toml(config))
-    async with (
-        asyncio.timeout(120),
-        forks() as forked,
-        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
-    ):
-        file = folder / "config.toml"
-        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
-        await server.start()
-        await server.ready()
-        yield processes, server.url
 
 
 def test_a_publication_names_only_engines_it_knows(tmp_path):
