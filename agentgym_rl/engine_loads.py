@@ -72,3 +72,14 @@ class EngineLoads:
             self._total[key] += found[key] - (0.0 if again else before)
             self._counted[engine, key] = found[key]
         return found
+
+
+async def requests_of(engine: HttpEngine) -> int | None:
+    """How many it has, in line or running; None if it does not say."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            counters = await engine.counters()
+    except (EngineError, TimeoutError):
+        return None
+    names = (*NAMES["running"], *NAMES["waiting"])
+    return round(sum(counters.get(name, 0.0) for name in names))

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from .cluster.processes import Processes
@@ -22,7 +23,7 @@ from .engines.client import HttpEngine
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, hanging, make_router
 from .followers import Followers, shortest
-from .servers import AttachedServer, OwnServer, Server, make_servers
+from .servers import AttachedServer, OwnServer, Server, make_server, make_servers
 from .waiting import Wait, watched
 from .weights.folder import version_name
 
@@ -68,9 +69,16 @@ class Fleet:
             incarnation=incarnation,
             first_index=first_index,
         )
+        self._make = partial(make_server, config, config_file, processes, model_dir=model_dir)
+        """For servers that come later (elastic_fleet.py)."""
         self._servers = {server.name: server for server in servers}
         self._left = set(self._servers)
         """Servers that have not been retired."""
+        self._agreed: EngineInfo | None = None
+        """What the servers have in common, once they are ready."""
+        self._tasks: asyncio.TaskGroup | None = None
+        """Of `watch`, while it runs."""
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
         self._version = version
         self._waiting: set[str] = set()
         """Servers that answer, and that only the next publication can bring up to date."""
@@ -79,11 +87,11 @@ class Fleet:
         self._publishing = False
         self._publishers = incarnation
         """The incarnation of the trainer ranks, whose next publication makes it the engines'."""
-        self.router = make_router(config, lambda name, error: self._servers[name].suspect())
+        self.router = make_router(config, lambda name, error: self._suspect(name))
         self.followers = Followers(
             self.router,
             url_of=lambda name: self._servers[name].url,
-            on_failure=lambda name: self._servers[name].suspect(),
+            on_failure=self._suspect,
         )
         """Other processes that ask the same engines."""
 
@@ -97,7 +105,7 @@ class Fleet:
                 yield self
         finally:
             await self.router.close()
-            for server in self._servers.values():
+            for server in list(self._servers.values()):
                 await server.engine.close()
 
     async def ready(self) -> EngineInfo:
@@ -120,7 +128,8 @@ class Fleet:
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         check_seeds(self._servers.values())
-        return agreed(infos)
+        self._agreed = agreed(infos)
+        return self._agreed
 
     async def watch(self) -> None:
         """Bring back every server that dies or falls silent, until cancelled.
@@ -129,19 +138,29 @@ class Fleet:
             ProcessDied: the last server was retired.
         """
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as self._tasks:
                 for server in self._servers.values():
-                    tasks.create_task(self._supervise(server), name=f"watch {server.name}")
-                tasks.create_task(self._watch_progress(), name="watch progress")
+                    self._watch_over(server, self._tasks)
+                self._tasks.create_task(self._watch_progress(), name="watch progress")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        finally:
+            self._tasks = None
+
+    def _watch_over(self, server: Server, tasks: asyncio.TaskGroup) -> None:
+        watch = tasks.create_task(self._supervise(server), name=f"watch {server.name}")
+        self._supervisors[server.name] = watch
+
+    def _suspect(self, name: str) -> None:
+        if name in self._servers:  # or it has left since
+            self._servers[name].suspect()
 
     async def _watch_progress(self) -> None:
         """A server that answers its health route may hang all the same: let it be restarted."""
         limit_s = self._config.own_engine.stall_timeout_s
         async for name, silent_s in hanging(lambda: self.silent_s, limit_s=limit_s):
-            if not self._publishing:
-                server = self._servers[name]
+            server = self._servers.get(name)
+            if not self._publishing and server is not None:
                 self._leave(server)
                 await server.retire(
                     f"it was asked, and has sent no token for {silent_s:.0f} s "
