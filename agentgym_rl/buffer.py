@@ -75,9 +75,14 @@ class Buffer:
     dropped: Counter[str] = field(default_factory=Counter)
     """Groups whose budget came back, by cause: stale, filtered, or an outcome."""
     changes: Changes = field(default_factory=Changes)
+    limit: int = field(init=False)
+    """Groups played at once; whoever raises it notifies `changes`."""
     _waiting: list[Group] = field(default_factory=list)
     _leased: dict[int, list[Group]] = field(default_factory=dict)
     """Batches that were handed out to ranks that are gone, to be handed out again."""
+
+    def __post_init__(self) -> None:
+        self.limit = self.config.admitted_groups
 
     def restore(
         self,
@@ -103,11 +108,19 @@ class Buffer:
     @property
     def capacity(self) -> int:
         """Groups that may start now."""
+        return self._admitted(self.limit)
+
+    @property
+    def room(self) -> int:
+        """Groups that could start now, were it not for `limit`."""
+        return self._admitted(self.running + self.total_groups)
+
+    def _admitted(self, max_concurrent: int) -> int:
         law = capacity(
             version=self.version,
             batch=self.config.groups_per_batch,
             max_staleness=self.config.target_staleness,
-            max_concurrent=self.config.admitted_groups,
+            max_concurrent=max_concurrent,
             running=self.running,
             accepted=self.accepted,
         )

@@ -8,9 +8,10 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 from .arguments import parse
-from .commands import parts, planning, processes, records, running
+from .commands import engines, parts, planning, processes, records, running
 from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
+from .out_of_memory import end_without_memory
 
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
@@ -37,6 +38,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "check": parts.check,
     "new": parts.new,
     "doctor": parts.doctor,
+    "engines": engines.engines,
     "engine": processes.engine,
     "rollout": processes.rollout,
     "trainer": processes.trainer,
@@ -47,6 +49,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The entry point of `arl`; exits with 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    end_without_memory()
     sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
     sys.exit(_main(sys.argv[1:] if argv is None else list(argv)))
 

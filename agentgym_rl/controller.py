@@ -90,6 +90,8 @@ class Controller:
         """When a rank last said anything."""
         self.is_closing = False
         """Whether the run is ending."""
+        self._num_asking = 0
+        """Ranks that wait for a batch."""
         self._failure: asyncio.Future[Never] = asyncio.get_running_loop().create_future()
         self._last_report = (time.monotonic(), 0)
 
@@ -97,6 +99,11 @@ class Controller:
     def version(self) -> int:
         """The policy version on every engine."""
         return self.buffer.version
+
+    @property
+    def trainer_waits(self) -> bool:
+        """Whether a rank is waiting for a batch now."""
+        return self._num_asking > 0
 
     def count_sampled(self, num_tokens: int) -> None:
         """So many tokens of an episode were sampled."""
@@ -137,6 +144,7 @@ class Controller:
         whoever asks has been replaced."""
         asked_by = self.token
         if step not in self._leased:
+            self._num_asking += 1
             try:
                 await self.buffer.changes.wait_for(
                     lambda: self.is_over(step) or step in self._leased or self._ready_for(step),
@@ -147,6 +155,8 @@ class Controller:
                 )
             except TimeoutError:
                 return None
+            finally:
+                self._num_asking -= 1
         if self.is_over(step):
             return None
         async with self._turn:
@@ -272,15 +282,19 @@ class Controller:
         """A checkpoint of the first `step` batches is complete."""
         await self._episodes.checkpointed(step, folder)
 
+    def revoke(self) -> None:
+        """The ranks have another token from now on: what is still under way of those before counts
+        no more."""
+        self.token = secrets.token_hex(16)
+
     async def regroup(self, step: int, checkpoint: Path | None) -> int:
         """The ranks have ended, and others take their place, who begin with what `checkpoint` has
         of the first `step` batches; returns their incarnation.
 
-        They have another `token`: what is still under way of those before counts no more.
-        Batches from `step` on come again, all that the log has; versions that were published stay
-        published.
+        They have another token (see `revoke`). Batches from `step` on come again, all that the log
+        has; versions that were published stay published.
         """
-        self.token = secrets.token_hex(16)
+        self.revoke()
         async with self._turn:
             self.ready_ranks.clear()
             self._leased, self._pending = {}, {}

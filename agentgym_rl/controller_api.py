@@ -7,6 +7,7 @@
     POST /publish/end   {"version", "served": [name], "failed": {name: why}}
     POST /report                      a StepReport, once its version is on every engine; the log
                                       has it when 200 {metric: value}, all there are of the step
+    POST /current {}                  whether these ranks are still the run's
     POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
 
 Ranks that have been replaced have a token that is no longer known.
@@ -84,6 +85,8 @@ class ControllerApi:
             case "/checkpoint":
                 done = msgspec.json.decode(body, type=_Checkpoint)
                 await controller.checkpointed(done.step, done.folder)
+            case "/current":
+                pass  # the token is known
             case "/ready":
                 controller.ready(int(msgspec.json.decode(body)["rank"]))
                 await controller.all_ready()

@@ -79,5 +79,5 @@ def _processes(config: Config, run_dir: Path, resume: Path | None) -> Iterator[P
     )
     for index in range(config.rollout.workers):
         yield worker_process(
-            config_file, index=index, controller_url="http://ADDRESS:PORT", token=""
+            config, config_file, index=index, controller_url="http://ADDRESS:PORT", token=""
         )

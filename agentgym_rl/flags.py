@@ -126,6 +126,16 @@ def _ledger(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
 
 
+def _engines(parser: ArgumentParser) -> None:
+    parser.description = help_texts.ENGINES
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--add", nargs="?", const="1", metavar="N|URL", help="so many more (1), or the one at URL"
+    )
+    parser.add_argument("--remove", metavar="ENGINE", help="let this one go, by name or URL")
+
+
 def _replay(parser: ArgumentParser) -> None:
     parser.description = help_texts.REPLAY
     _json(parser)
@@ -243,6 +253,7 @@ _COMMANDS = {
     "check": (_check, "does an environment keep the contract?"),
     "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
+    "engines": (_engines, "the engines of a run that lives: list them, add some, remove one"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),

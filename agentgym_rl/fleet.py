@@ -13,16 +13,18 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from .cluster.processes import Processes
 from .colocation import Colocation
 from .config import Config
 from .engine import EngineInfo
+from .engines.client import HttpEngine
 from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
 from .fleet_checks import agreed, check_seeds, hanging, make_router
 from .followers import Followers, shortest
-from .servers import AttachedServer, OwnServer, Server, make_servers
+from .servers import AttachedServer, OwnServer, Server, make_server, make_servers
 from .waiting import Wait, watched
 from .weights.folder import version_name
 
@@ -68,9 +70,16 @@ class Fleet:
             incarnation=incarnation,
             first_index=first_index,
         )
+        self._make = partial(make_server, config, config_file, processes, model_dir=model_dir)
+        """For servers that come later (elastic_fleet.py)."""
         self._servers = {server.name: server for server in servers}
         self._left = set(self._servers)
         """Servers that have not been retired."""
+        self._agreed: EngineInfo | None = None
+        """What the servers have in common, once they are ready."""
+        self._tasks: asyncio.TaskGroup | None = None
+        """Of `watch`, while it runs."""
+        self._supervisors: dict[str, asyncio.Task[None]] = {}
         self._version = version
         self._waiting: set[str] = set()
         """Servers that answer, and that only the next publication can bring up to date."""
@@ -79,11 +88,11 @@ class Fleet:
         self._publishing = False
         self._publishers = incarnation
         """The incarnation of the trainer ranks, whose next publication makes it the engines'."""
-        self.router = make_router(config, lambda name, error: self._servers[name].suspect())
+        self.router = make_router(config, lambda name, error: self._suspect(name))
         self.followers = Followers(
             self.router,
             url_of=lambda name: self._servers[name].url,
-            on_failure=lambda name: self._servers[name].suspect(),
+            on_failure=self._suspect,
         )
         """Other processes that ask the same engines."""
         self.colocation = Colocation(
@@ -102,7 +111,7 @@ class Fleet:
         finally:
             self.colocation.close()
             await self.router.close()
-            for server in self._servers.values():
+            for server in list(self._servers.values()):
                 await server.engine.close()
 
     async def ready(self) -> EngineInfo:
@@ -125,8 +134,9 @@ class Fleet:
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         check_seeds(self._servers.values())
+        self._agreed = agreed(infos)
         self.colocation.servers_started()
-        return agreed(infos)
+        return self._agreed
 
     async def watch(self) -> None:
         """Bring back every server that dies or falls silent, until cancelled.
@@ -135,20 +145,31 @@ class Fleet:
             ProcessDied: the last server was retired.
         """
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as self._tasks:
                 for server in self._servers.values():
-                    tasks.create_task(self._supervise(server), name=f"watch {server.name}")
-                tasks.create_task(self._watch_progress(), name="watch progress")
+                    self._watch_over(server, self._tasks)
+                self._tasks.create_task(self._watch_progress(), name="watch progress")
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        finally:
+            self._tasks = None
+
+    def _watch_over(self, server: Server, tasks: asyncio.TaskGroup) -> None:
+        watch = tasks.create_task(self._supervise(server), name=f"watch {server.name}")
+        self._supervisors[server.name] = watch
+
+    def _suspect(self, name: str) -> None:
+        if name in self._servers:  # or it has left since
+            self._servers[name].suspect()
 
     async def _watch_progress(self) -> None:
         """A server that answers its health route may hang all the same: let it be restarted."""
         limit_s = self._config.own_engine.stall_timeout_s
         async for name, silent_s in hanging(lambda: self.silent_s, limit_s=limit_s):
-            if not self._publishing:
+            server = self._servers.get(name)
+            if not self._publishing and server is not None:
                 await self._give_up(
-                    self._servers[name],
+                    server,
                     f"it was asked, and has sent no token for {silent_s:.0f} s "
                     "(engine.stall_timeout_s)",
                 )
@@ -169,6 +190,10 @@ class Fleet:
         found = Counter(self.router.counters)
         found.update(self.followers.counters)
         return dict(found)
+
+    def in_service(self) -> dict[str, HttpEngine]:
+        """Engines that are asked, by name."""
+        return {name: self._servers[name].engine for name in self.router.serving}
 
     async def wait_serving(self) -> None:
         """Wait until some engine serves.

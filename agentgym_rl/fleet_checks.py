@@ -68,6 +68,20 @@ def agreed(infos: Mapping[str, EngineInfo]) -> EngineInfo:
     return EngineInfo(first.model, shortest, first.version, first.tokenizer_hash)
 
 
+def check_joins(name: str, info: EngineInfo, others: EngineInfo) -> None:
+    """Refuse a server that cannot take the place of the `others`, whose common ground this is.
+
+    Raises:
+        ConfigError: it serves another model, or has a shorter context.
+    """
+    agreed({"those that serve": others, name: info})
+    if info.max_model_len < others.max_model_len:
+        raise ConfigError(
+            f"{name} takes {info.max_model_len} tokens of context, the run's engines "
+            f"{others.max_model_len}: start it with the same --max-model-len"
+        )
+
+
 async def hanging(
     silent_s: Callable[[], Mapping[str, float]], *, limit_s: float
 ) -> AsyncIterator[tuple[str, float]]:

@@ -21,6 +21,7 @@ POLL_S = 1.0
 BEGIN_TIMEOUT_S = 10.0
 """Longest time that a publication waits for a follower to know of its beginning. A frozen worker is
 found sooner; this is for one that runs, and is slower than anybody can wait for."""
+_LOOKS = 20
 
 
 @dataclass(eq=False)
@@ -130,20 +131,22 @@ class Followers:
             pairs = self._followers.items()
             return [name for name, it in pairs if it.seen is not None and it.seen < number]
 
-        try:
-            await self._router.changes.wait_for(
-                lambda: not late(),
-                who="the publication",
-                what=f"rollout workers to know of its beginning ({', '.join(late())})",
-                timeout_s=BEGIN_TIMEOUT_S,
-                on="rollout",
-            )
-        except TimeoutError:
-            for name in late():
-                self.remove(name)
-                self.on_late(
-                    name, f"it did not answer within {BEGIN_TIMEOUT_S:g} s that a version comes"
+        for _ in range(_LOOKS):  # counted: what this process itself sleeps through is one of them
+            try:
+                await self._router.changes.wait_for(
+                    lambda: not late(),
+                    who="the publication",
+                    what=f"rollout workers to know of its beginning ({', '.join(late())})",
+                    timeout_s=BEGIN_TIMEOUT_S / _LOOKS,
                 )
+            except TimeoutError:
+                continue
+            return
+        for name in late():
+            self.remove(name)
+            self.on_late(
+                name, f"it did not answer within {BEGIN_TIMEOUT_S:g} s that a version comes"
+            )
 
     # ------------------------------------------------------------------ what they say
     @property

@@ -1,4 +1,4 @@
-"""The fork server of a run: its engines and its trainer ranks need the same imports."""
+"""The fork server of a run: its engines, ranks and rollout workers need the same imports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .cluster.forking import ForkServer
 from .config import Config
 from .engines.launch import engine_imports
 from .trainer.launch import rank_environment, rank_imports
+from .worker_launch import worker_imports
 
 
 def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
@@ -21,6 +22,7 @@ def fork_server(config: Config) -> AbstractContextManager[ForkServer | None]:
     engine, rank = engine_imports(config), rank_imports(config)
     engines = config.own_engine.num_servers if engine else 0
     ranks = config.trainer.num_ranks if rank else 0
-    if engines + ranks < 2:
+    worker = worker_imports(config)
+    if engines + ranks + config.rollout.workers < 2:
         return nullcontext()
-    return ForkServer([*rank, *engine], environment=rank_environment(config))
+    return ForkServer([*rank, *engine, *worker], environment=rank_environment(config))

@@ -105,6 +105,22 @@ be left over.
 Exit code: 0 if so, 1 if not; each fault is named.
 """
 
+ENGINES = """\
+The engines of a run that lives; they may come and go while it trains.
+
+  arl engines runs/NAME                       who serves, at which version
+  arl engines runs/NAME --add                 one more; --add 2: two
+  arl engines runs/NAME --add http://HOST:8000    a server that runs, where engine.urls has others
+  arl engines runs/NAME --remove engine-0     its requests go on elsewhere, then it is ended
+
+One that joins gets the current version before it serves, and passes the checks
+of the start. The last one that serves cannot leave. `arl train --resume` starts
+with the configured number again. Asks the run itself, which tells its address
+to its owner alone (control.json in its folder).
+
+Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
+"""
+
 REPLAY = """\
 Train a batch of a run once more, and compare it with what the run recorded.
 

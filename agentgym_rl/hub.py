@@ -284,7 +284,7 @@ class Hub:
         """Each worker gets its share of what may be played at once, and of a lost one's more."""
         if self._is_over(life) or not self._is_open:
             return False
-        share = -(-self._config.admitted_groups // max(1, self.num_ready))
+        share = -(-self._buffer.limit // max(1, self.num_ready))
         return bool(self._again) or (self._buffer.capacity >= 1 and len(life.groups) < share)
 
     def _is_over(self, life: WorkerLife) -> bool:

@@ -38,6 +38,7 @@ FREE = (
     *("engine.gpu_memory_utilization", "engine.kv_cache_gib", "engine.prefix_cache"),
     *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
     *("rollout.max_concurrent", "rollout.interrupt", "rollout.max_retries"),
+    *("rollout.concurrency", "rollout.start_concurrent", "rollout.min_concurrent"),
     *("rollout.turn_timeout_s", "rollout.episode_timeout_s", "rollout.max_rejected"),
 )
 """Keys a run may go on with other values of: where and how fast things run, what is kept and

@@ -100,7 +100,9 @@ class _PlayedRun(TrainingRun):
             await self.wait_trainer()
             self.progress.phase("training")
             playing = producers.create_task(rollout.run(), name="rollout")
+            adapting = producers.create_task(self.adapt(), name="concurrency")
             await self.wait_trained()
+            adapting.cancel()
             playing.cancel()
         return rollout
 

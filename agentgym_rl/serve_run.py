@@ -125,7 +125,9 @@ class _ServedRun(TrainingRun):
                 app.base_url = base_url
                 self._tell(base_url, key)
                 watching = own.create_task(desk.run(), name="desk")
+                adapting = own.create_task(self.adapt(), name="concurrency")
                 await self.wait_trained()
+                adapting.cancel()
                 watching.cancel()
                 pace = meter.read(episodes=sum(finished.outcomes.values()))
         return Played(finished, pace)

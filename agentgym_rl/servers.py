@@ -40,6 +40,8 @@ class Server(ABC):
         self.url = url
         self.engine = engine
         self.restarts = 0
+        self.first_life = 0
+        """Lives that servers of its name have had before it."""
         self.serves = False
         """Whether it has been put in service, at a version of this run."""
         self.seed: int | None = None
@@ -48,7 +50,8 @@ class Server(ABC):
     @property
     def life(self) -> str:
         """Its name, other each time it is started: "engine-1#2" after two restarts."""
-        return f"{self.name}#{self.restarts}" if self.restarts else self.name
+        number = self.first_life + self.restarts
+        return f"{self.name}#{number}" if number else self.name
 
     @abstractmethod
     async def start(self) -> None:
@@ -74,6 +77,10 @@ class Server(ABC):
     @abstractmethod
     async def retire(self, why: str) -> None:
         """It can no longer be trusted: end it if it is ours, and let `ended` return."""
+
+    async def release(self) -> None:
+        """It belongs to the run no more: end it if it is ours, and free what it was given."""
+        await self.engine.close()
 
     def suspect(self) -> None:  # noqa: B027 - a process needs no second look
         """A request failed there: look at it at once."""
@@ -124,6 +131,10 @@ class OwnServer(Server):
     async def retire(self, why: str) -> None:
         log.warning("ending %s: %s", self.name, why)
         await self._processes.kill(self.name)
+
+    async def release(self) -> None:
+        await super().release()
+        await self._processes.forget(self.name)
 
 
 class AttachedServer(Server):
@@ -225,21 +236,31 @@ def make_servers(
 ) -> list[Server]:
     """The servers `config.engine` asks for, numbered from `first_index`; none is started yet."""
     engine = config.own_engine
+    make = partial(
+        make_server, config, config_file, processes, model_dir=model_dir, incarnation=incarnation
+    )
     if isinstance(engine, VllmEngineConfig) and engine.urls:
-        return [
-            AttachedServer(
-                config,
-                url.rstrip("/"),
-                index=index,
-                model_dir=model_dir,
-                incarnation=incarnation,
-            )
-            for index, url in enumerate(engine.urls)
-        ]
-    return [
-        OwnServer(config, config_file, processes, index=index, incarnation=incarnation)
-        for index in range(first_index, first_index + engine.num_servers)
-    ]
+        return [make(index=index, url=url) for index, url in enumerate(engine.urls)]
+    return [make(index=first_index + index) for index in range(engine.num_servers)]
+
+
+def make_server(
+    config: Config,
+    config_file: Path,
+    processes: Processes,
+    *,
+    model_dir: Path,
+    incarnation: int,
+    index: int,
+    url: str = "",
+) -> Server:
+    """Server `index`: the one at `url`, or else one of ours, which is not started yet."""
+    if url:
+        url = url.rstrip("/")
+        return AttachedServer(
+            config, url, index=index, model_dir=model_dir, incarnation=incarnation
+        )
+    return OwnServer(config, config_file, processes, index=index, incarnation=incarnation)
 
 
 def client_of(config: Config, url: str, incarnation: int = 0) -> HttpEngine:

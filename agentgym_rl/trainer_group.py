@@ -219,6 +219,8 @@ class TrainerGroup:
         self.restarts += 1
         self._was_ready = True
         log.warning("the trainer is lost: %s", lost)
+        # Ranks that nobody can reach may still run: they complete no checkpoint from now on.
+        self.controller.revoke()
         for name in self._names:
             await self.processes.end(name)
         checkpoint = newest_checkpoint(self.run_dir / "checkpoints")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from .adapting import adapt
 from .asgi import serving
 from .buffer import Buffer
 from .children import children, cluster_of
@@ -25,10 +26,13 @@ from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
 from .controller_api import ControllerApi
+from .elastic_api import ElasticApi, told
+from .elastic_fleet import ElasticFleet
+from .engine_loads import EngineLoads
 from .episode_log import EpisodeLog
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
-from .fleet import Fleet
+from .fleet_members import Members
 from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
@@ -113,7 +117,7 @@ async def training(
         processes = await stack.enter_async_context(
             children(config, run_dir, weights_dir, forks=forks)
         )
-        fleet = Fleet(
+        fleet = ElasticFleet(
             config,
             config_file,
             processes,
@@ -196,7 +200,7 @@ class TrainingRun(ABC):
     run_dir: Path
     config_file: Path
     processes: Processes
-    fleet: Fleet
+    fleet: ElasticFleet
     trainer: TrainerGroup
     controller: Controller
     episodes: EpisodeLog
@@ -217,20 +221,13 @@ class TrainingRun(ABC):
         """The whole run; returns when every process has ended."""
         start = time.monotonic()
         self.progress.phase("starting engines and trainer")
+        token = secrets.token_hex(16)
         async with (
-            serving(self._api(), host=self.processes.host, port=0) as controller_url,
+            serving(self._api(token), host=self.processes.host, port=0) as controller_url,
             self.fleet.running(),
         ):
-            await self.trainer.start(controller_url)
-            async with self._ending(), asyncio.TaskGroup() as tasks:
-                watches = [
-                    tasks.create_task(self.controller.watch(), name="watch controller"),
-                    tasks.create_task(self.trainer.watch(), name="watch trainer"),
-                ]
-                played = await self.play()
-                await self._finish()
-                for watch in watches:
-                    watch.cancel()
+            with told(self.run_dir, self.config, url=controller_url, token=token):
+                played = await self._run(controller_url)
         return summarize_training(
             self.config,
             self.run_dir,
@@ -244,8 +241,22 @@ class TrainingRun(ABC):
             duration_s=time.monotonic() - start,
         )
 
-    def _api(self) -> ControllerApi:
-        return ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
+    async def _run(self, controller_url: str) -> Played:
+        await self.trainer.start(controller_url)
+        async with self._ending(), asyncio.TaskGroup() as tasks:
+            watches = [
+                tasks.create_task(self.controller.watch(), name="watch controller"),
+                tasks.create_task(self.trainer.watch(), name="watch trainer"),
+            ]
+            played = await self.play()
+            await self._finish()
+            for watch in watches:
+                watch.cancel()
+        return played
+
+    def _api(self, token: str) -> ElasticApi:
+        ranks = ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
+        return ElasticApi(Members(self.config, self.fleet), token=token, others=ranks)
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:
@@ -254,6 +265,11 @@ class TrainingRun(ABC):
             yield
         finally:
             self.controller.close()
+
+    async def adapt(self) -> None:
+        """Keep the number of groups at once where it should be, if it is to be adapted."""
+        loads = EngineLoads(self.fleet.in_service)
+        await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
 
     async def wait_trainer(self) -> None:
         """Until every rank has loaded the model, and training begins."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from .config import Config
 from .process import ProcessSpec
+
+_IMPORTS = ("agentgym_rl.worker", "agentgym_rl.gateway.plain_client", "openai.types.chat")
 
 
 def worker_name(index: int) -> str:
@@ -14,7 +17,7 @@ def worker_name(index: int) -> str:
 
 
 def worker_process(
-    config_file: Path, *, index: int, controller_url: str, token: str
+    config: Config, config_file: Path, *, index: int, controller_url: str, token: str
 ) -> ProcessSpec:
     """A worker; it ends by itself when the controller says that the run is ending."""
     return ProcessSpec(
@@ -26,7 +29,20 @@ def worker_process(
             *("--index", str(index)),
             *("--folder", str(Path.cwd())),  # modules and relative paths are of there
         ],
-        env={"ARL_TOKEN": token},
+        env={"ARL_TOKEN": token, **worker_environment(config)},
         finite=True,
         restartable=True,
+        imports=worker_imports(config),
     )
+
+
+def worker_imports(config: Config) -> tuple[str, ...]:
+    """The modules that workers may be forked from; none where there are no workers."""
+    return _IMPORTS if config.rollout.workers else ()
+
+
+def worker_environment(config: Config) -> dict[str, str]:
+    """What environments that compute find: episodes are played side by side, so libraries need no
+    more threads than the worker has CPUs."""
+    threads = str(config.rollout.worker_cpus)
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

@@ -144,6 +144,7 @@ class Workers:
     async def _start(self, slot: _Slot) -> None:
         await self._processes.start(
             worker_process(
+                self._config,
                 self._config_file,
                 index=slot.index,
                 controller_url=self._url,

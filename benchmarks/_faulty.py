@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Fault:
     """A call of the environment never returns: its own deadline ends it."""
     stops: bool = False
     """Nothing happens, however long that takes; then the run is told to end."""
+    on_ray: bool = False
+    """On a Ray cluster whose nodes can be cut off (see `_ray_faulty`)."""
 
     @property
     def is_noticed(self) -> bool:
@@ -61,6 +63,8 @@ class Fault:
 
 class FaultyRun:
     """One run with one fault."""
+
+    steps = _STEPS
 
     def __init__(self, folder: Path, fault: Fault) -> None:
         self.folder, self.fault = folder, fault
@@ -80,18 +84,18 @@ class FaultyRun:
             TimeoutError: it did not come so far in time.
         """
         fault = self.fault
-        steps = _STEPS_WITHOUT_END if fault.stops else _STEPS
+        steps = _STEPS_WITHOUT_END if fault.stops else self.steps
         flags = [*_SMALL, f"--steps={steps}", *fault.flags, f"--run={self.folder}"]
         self._launch(["train", "--json", *flags])
         self.wait(lambda: self.version() >= _AT_VERSION, "the first batches")
         if fault.stops:
             return self._uneventful()
-        before = self.version()
         roles = ("engine", "trainer", "rollout")
-        members = [pid for role in roles for pid in _children(self.pid, role)]
+        members = [pid for role in roles for pid in self.processes(role)]
         begun = time.monotonic()
         at = fault.inject(self) or begun
         detected_s = self._noticed(begun, members) - at if fault.is_noticed else None
+        before = self.version()
         if fault.ends:
             assert self._process is not None
             self._process.wait(_DEADLINE_S)
@@ -104,23 +108,22 @@ class FaultyRun:
             again = r"rollout-\d#1 plays"
             self.wait(lambda: self._said(again, since=begun) is not None, "the worker")
         full_s = time.monotonic() - (at_resume if fault.ends else at)
-        result = self._result()
-        return self._judged(result, begun) | {
-            "detected_s": _rounded(detected_s),
-            "full_speed_s": _rounded(full_s),
-            "resumed": fault.ends,
-        }
+        return (
+            self.finished()
+            | self._audited(begun)
+            | {
+                "detected_s": _rounded(detected_s),
+                "full_speed_s": _rounded(full_s),
+                "resumed": fault.ends,
+            }
+        )
 
     def _uneventful(self) -> Row:
         """Leave it alone until `inject` returns, and have it end."""
         begun = time.monotonic()
         self.fault.inject(self)
         watched_s = time.monotonic() - begun
-        assert self._process is not None
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the run ended by itself: {self._tail()}")
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(_DEADLINE_S)
+        self.interrupt()
         return unmeasured() | self._audited(0.0) | {"watched_s": _rounded(watched_s)}
 
     def close(self) -> None:
@@ -137,10 +140,18 @@ class FaultyRun:
         assert self._process is not None
         return self._process.pid
 
+    def processes(self, command: str) -> list[int]:
+        """The pids of its processes that run `arl COMMAND`."""
+        return _children(self.pid, command)
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """What runs `words` where the controller is to be."""
+        return [*words]
+
     def child(self, command: str) -> int:
         """The pid of the last of its processes that run `arl COMMAND`."""
         end = time.monotonic() + _DEADLINE_S
-        while not (found := sorted(_children(self.pid, command))):
+        while not (found := sorted(self.processes(command))):
             if time.monotonic() > end or self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"no {command} to break")
             time.sleep(0.05)
@@ -155,7 +166,7 @@ class FaultyRun:
     def _launch(self, words: Sequence[str]) -> None:
         path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "agentgym_rl", *words],
+            self.command([sys.executable, "-m", "agentgym_rl", *words]),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, "ARL_FAULT_DIR": str(self.folder.parent)},
@@ -207,19 +218,31 @@ class FaultyRun:
                 raise TimeoutError(f"no {what} after {_DEADLINE_S:g} s: {self._tail()}")
             time.sleep(0.02)
 
-    def _result(self) -> Mapping[str, Any]:
+    def interrupt(self) -> None:
+        """Tell it to end, and wait for that.
+
+        Raises:
+            RuntimeError: it has ended by itself.
+        """
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the run ended by itself: {self._tail()}")
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(_DEADLINE_S)
+
+    def finished(self) -> Row:
+        """Let it come to its end; what it says of itself."""
         assert self._process is not None
         assert self._process.stdout is not None
         out = self._process.stdout.read()  # one object, at the end
         if self._process.wait(_DEADLINE_S):
             raise RuntimeError(f"the run failed: {self._tail()}")
-        return json.loads(out)
-
-    def _judged(self, result: Mapping[str, Any], at: float) -> Row:
-        return self._audited(at) | {
-            "tokens_sampled_again": result["engines"]["discarded_tokens"],
-            "failovers": result["engines"]["failovers"],
-            "restarts": result["engines"]["restarts"]
+        result = json.loads(out)
+        engines = result["engines"]
+        return {
+            "tokens_sampled_again": engines["discarded_tokens"],
+            "failovers": engines["failovers"],
+            "restarts": engines["restarts"]
             + result["trainer_restarts"]
             + result["worker_restarts"],
         }

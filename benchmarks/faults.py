@@ -10,6 +10,11 @@ ARL_BENCH_REPEATS (default 5) rows of each fault, ARL_BENCH_FAULTS (names, with 
 alone. With ARL_BENCH_ROWS=FILE each row is kept there as it comes, and what is there is not done
 again: the whole takes an hour on two idle cores.
 
+ARL_BENCH_FAULTS=ray is for a run on a Ray cluster of four nodes and a head, each with a network
+namespace of its own, two engines and two rollout workers: processes, the actors beside them and
+whole nodes are killed, frozen, or cut off. These runs are told to end once all is well again, and
+say nothing of tokens. It needs root, iproute2 and Ray.
+
 ARL_BENCH_FAULTS=none is for false alarms: nothing happens to the main job (two engines, two ranks)
 while eight busy processes take the machine's cores, for ARL_BENCH_LOAD_S seconds (default 600).
 """
@@ -29,6 +34,8 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._faults import FAULTS, NONE
 from ._faulty import Fault, FaultyRun, unmeasured
+from ._ray_faulty import FAULTS as RAY_FAULTS
+from ._ray_faulty import RayRun
 
 REPEATS = int(os.environ.get("ARL_BENCH_REPEATS", "5"))
 DETECTED_S = 5.0
@@ -44,10 +51,13 @@ Row = dict[str, Any]
 def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
     """The matrix; `met` says whether the whole goal holds."""
     chosen = names or [n for n in os.environ.get("ARL_BENCH_FAULTS", "").split(",") if n]
-    if unknown := set(chosen) - FAULTS.keys():
-        raise SystemExit(f"no faults {sorted(unknown)}; there are {', '.join(FAULTS)}")
+    everything = {**FAULTS, **RAY_FAULTS}
+    if unknown := set(chosen) - everything.keys() - {"ray"}:
+        raise SystemExit(f"no faults {sorted(unknown)}; there are ray, {', '.join(everything)}")
     chosen = chosen or [name for name in FAULTS if name != NONE]
-    faults = {name: fault for name, fault in FAULTS.items() if name in chosen}
+    if "ray" in chosen:
+        chosen = [*chosen, *RAY_FAULTS]
+    faults = {name: fault for name, fault in everything.items() if name in chosen}
     kept = Path(os.environ["ARL_BENCH_ROWS"]) if os.environ.get("ARL_BENCH_ROWS") else None
     rows = _read(kept)
     for number in range(repeats):
@@ -89,7 +99,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
                 **_spread(of, "full_speed_s"),
                 "batches_trained_again": sum(row["batches_trained_again"] for row in of),
                 "of_these_bit_for_bit": sum(row["of_these_bit_for_bit"] for row in of),
-                "tokens_sampled_again": sum(row["tokens_sampled_again"] for row in of),
+                "tokens_sampled_again": sum(row["tokens_sampled_again"] or 0 for row in of),
                 "groups_lost": sum(row["groups_lost"] for row in of),
                 "duplicated": sum(row["duplicated"] for row in of),
                 "poisoned_rewards": sum(row["poisoned_rewards"] for row in of),
@@ -102,7 +112,7 @@ def table(rows: Sequence[Row]) -> list[Row]:
 def _measure(fault: Fault) -> Row:
     """One fault in one run; `error` where the run did not come to its end."""
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as folder:
-        faulty = FaultyRun(Path(folder) / "run", fault)
+        faulty = (RayRun if fault.on_ray else FaultyRun)(Path(folder) / "run", fault)
         try:
             return faulty.measure() | {"load": os.getloadavg()[0]}
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:

@@ -29,6 +29,7 @@ FLAGS = {
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
+    "engines": "--json --add --remove",
     "replay": "--json --step",
     "export": "--json --sft --model --out --min-reward --split --format",
     "reverify": "--json --write",

@@ -122,6 +122,13 @@ class LocalProcesses:
                 "disk or a device that does not answer"
             ) from None
 
+    async def forget(self, name: str) -> None:
+        """See `Processes.forget`; on one machine there is nothing but the process."""
+        if name in self._children:
+            await self.end(name)
+            del self._children[name]
+            self._ready.discard(name)
+
     async def kill(self, name: str) -> None:
         """SIGKILL a child and its own children."""
         _signal_group(self._children[name][1], signal.SIGKILL)

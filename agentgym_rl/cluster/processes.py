@@ -41,6 +41,14 @@ class Processes(Protocol):
         """
         ...
 
+    async def forget(self, name: str) -> None:
+        """`end` a child, and free what was set aside for it; nothing where there is none.
+
+        Raises:
+            ProcessDied: see `end`.
+        """
+        ...
+
     async def kill(self, name: str) -> None:
         """SIGKILL a child and its own children."""
         ...

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import ray
 
@@ -36,6 +38,14 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
             "engines and trainer talk to it and share its folder. From elsewhere: `ray job submit "
             "--address=URL -- arl train --cluster ray ...`, which brings the logs back"
         )
+    with _silent_stdout():
+        async with _connection(config):
+            await _wait_nodes(config)
+            yield nodes()
+
+
+@contextlib.asynccontextmanager
+async def _connection(config: ClusterConfig) -> AsyncIterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
@@ -53,10 +63,24 @@ async def connected(config: ClusterConfig) -> AsyncIterator[list[Node]]:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray's own would end this process at once
     try:
-        await _wait_nodes(config)
-        yield nodes()
+        yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Meanwhile, whatever is written to stdout goes to stderr: Ray announces dead nodes and actors
+    there, in the middle of what `--json` prints. Results come after the cluster is left."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 async def _wait_nodes(config: ClusterConfig) -> None:

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 RETRY_S = 2.0
 LOOK_EVERY_S = 0.25
-SILENT_LOOKS = 16
-"""So many looks in a row find no answer: with `BEAT_S`, 5 s. Looks are counted, and not seconds:
+SILENT_LOOKS = 14
+"""So many looks in a row find no answer: with `BEAT_S`, 4.5 s. Looks are counted, and not seconds:
 what this process itself has slept through says nothing of a host."""
 GIVEN_UP_S = 10.0
 """For what a host does with a child that is lost anyhow."""
@@ -98,8 +98,7 @@ class RayProcesses:
                 see a folder, or has another version of this package, or none.
         """
         for demand in demands:
-            bundle = {"CPU": float(demand.cpus), "GPU": float(demand.gpus)}
-            bundles = [{k: v for k, v in bundle.items() if v}] * demand.count
+            bundles = [_bundle(demand)] * demand.count
             group = placement_group(bundles, strategy=_STRATEGIES.get(demand.role, "PACK"))
             for role in filter(None, (demand.role, demand.guest)):
                 self._groups[role], self._demands[role] = group, demand
@@ -146,6 +145,16 @@ class RayProcesses:
             except ProcessDied as error:
                 log.warning("%s", error)
         self._give_up(name)
+
+    async def forget(self, name: str) -> None:
+        """See `Processes.forget`. Room that was set aside as the run began stays its own, for the
+        next process of that name; other room is given back."""
+        if name not in self._hosts:
+            return
+        await self.end(name)
+        if name in self._groups:
+            self._give_up(name)
+            remove_placement_group(self._groups.pop(name))
 
     async def kill(self, name: str) -> None:
         """SIGKILL a child and its own; without a host there is none."""
@@ -258,6 +267,7 @@ class RayProcesses:
             ProcessDied: none came up.
         """
         deadline = time.monotonic() + self._start_timeout_s
+        await self._reserve_more(name)
         while True:
             left_s = deadline - time.monotonic()
             self._hosts[name] = self._make(name)
@@ -274,15 +284,38 @@ class RayProcesses:
                 self._found[name] = found
                 return check_found(found)
 
-    def _make(self, name: str) -> Any:
+    async def _reserve_more(self, name: str) -> None:
+        """Room for a process more than the run began with.
+
+        Raises:
+            ConfigError: the cluster did not give it in time.
+        """
         role, _, index = name.rpartition("-")
+        if int(index) < self._demands[role].count or name in self._groups:
+            return
+        group = placement_group([_bundle(self._demands[role])])
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await group.ready()
+        except TimeoutError:
+            remove_placement_group(group)
+            raise ConfigError(
+                f"no room for {name} within {self._start_timeout_s:g} s "
+                "(cluster.start_timeout_s); see `ray status`"
+            ) from None
+        self._groups[name] = group
+
+    def _make(self, name: str) -> Any:
+        role, _, number = name.rpartition("-")
         cpus, gpus = self._demands[role].share(role)
+        own = self._groups.get(name)
+        group, index = (own, 0) if own else (self._groups[role], int(number))
         kind: Any = ray.remote(Host)
         return kind.options(
             num_cpus=cpus,
             num_gpus=gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
-                self._groups[role], placement_group_bundle_index=int(index)
+                group, placement_group_bundle_index=index
             ),
         ).remote(str(self._logs), self._stop_timeout_s)
 
@@ -297,3 +330,9 @@ class RayProcesses:
         for path in self._tokens:
             Path(path).unlink(missing_ok=True)
         self._tokens.clear()
+
+
+def _bundle(demand: Demand) -> dict[str, float]:
+    """What one process of that kind needs."""
+    bundle = {"CPU": float(demand.cpus), "GPU": float(demand.gpus)}
+    return {resource: amount for resource, amount in bundle.items() if amount}

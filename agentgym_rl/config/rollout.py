@@ -23,7 +23,14 @@ class RolloutConfig(Section):
     stale_policy: Literal["drop", "train"] = "drop"
     """What happens to a group older than η: dropped and counted, or trained all the same."""
     max_concurrent: int | None = Field(default=None, ge=1)
-    """Groups played at once (default 2·B)."""
+    """Groups played at once (default 2·B); where they are adapted, at most (default: what the bound
+    on staleness admits, (lookahead + 1)·B, which it never exceeds)."""
+    concurrency: Literal["fixed", "adaptive"] = "fixed"
+    """Groups at once are `max_concurrent`; or adapted to what engines and trainer do."""
+    start_concurrent: int | None = Field(default=None, ge=1)
+    """With `adaptive`: groups at once to begin with (default 2·B, or the most there may be)."""
+    min_concurrent: int | None = Field(default=None, ge=1)
+    """With `adaptive`: groups at once, at least (default 1)."""
     interrupt: Literal["keep", "recompute", "abort", "wait"] = "keep"
     """At a weight update, requests in flight go on with their KV cache, or with it recomputed
     under the new weights, or are aborted and resubmitted with what they have; or the update
@@ -57,15 +64,27 @@ class RolloutConfig(Section):
     """Processes that play episodes, each with a gateway, environments and sandboxes of its own; 0:
     `arl train` itself plays them."""
     worker_cpus: int = Field(default=1, ge=1)
-    """CPUs that a cluster sets aside for each worker, with its environments and sandboxes."""
+    """CPUs of each worker, its environments and sandboxes included: threads that libraries like
+    numpy may take, and what a cluster sets aside."""
     max_restarts: int = Field(default=3, ge=0)
     """Times that each of these is started again after it was lost; the last one to be lost for good
     ends the run."""
 
     @property
     def admitted_groups(self) -> int:
-        """`max_concurrent`, or its default 2·B."""
+        """Groups played at once as a run begins."""
+        if self.concurrency == "adaptive":
+            usual = max(min(2 * self.groups_per_batch, self.most_groups), self.min_concurrent or 1)
+            return self.start_concurrent or usual
         return self.max_concurrent or 2 * self.groups_per_batch
+
+    @property
+    def most_groups(self) -> int:
+        """Groups that are ever played at once."""
+        if self.concurrency == "fixed":
+            return self.admitted_groups
+        bound = (self.target_staleness + 1) * self.groups_per_batch
+        return min(self.max_concurrent or bound, bound)
 
     @property
     def target_staleness(self) -> int:
@@ -78,4 +97,23 @@ class RolloutConfig(Section):
             raise ValueError(
                 f"lookahead {self.lookahead} exceeds max_staleness {self.max_staleness}"
             )
+        self._check_concurrency()
         return self
+
+    def _check_concurrency(self) -> None:
+        if self.concurrency == "fixed":
+            for key in ("start_concurrent", "min_concurrent"):
+                if (value := getattr(self, key)) is not None:
+                    raise ValueError(
+                        f"{key} {value} is only for concurrency 'adaptive'; with 'fixed', "
+                        "max_concurrent groups are played at once"
+                    )
+            return
+        least, first, most = self.min_concurrent or 1, self.admitted_groups, self.most_groups
+        if not least <= first <= most:
+            raise ValueError(
+                f"concurrency 'adaptive' begins with {first} groups at once (start_concurrent), "
+                f"and may have {least} (min_concurrent) to {most}, the smaller of "
+                f"max_concurrent and (lookahead + 1)·groups_per_batch = "
+                f"{(self.target_staleness + 1) * self.groups_per_batch}"
+            )

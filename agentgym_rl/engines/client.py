@@ -29,6 +29,7 @@ from agentgym_rl.prompt import Prompt
 
 from . import wire
 from .connection import Connection
+from .counters import read_counters
 from .deltas import EventStream, decode, whole
 
 T = TypeVar("T")
@@ -215,6 +216,18 @@ class HttpEngine(Engine):
             return parse_version(label)
         except ValueError as error:
             raise EngineError(f"{self.url}/weight_info: {error}") from error
+
+    async def counters(self) -> dict[str, float]:
+        """What its /metrics says (Prometheus' text format), by name; series of one name added up.
+
+        Raises:
+            EngineError: the engine could not be reached or failed, or says something else.
+        """
+        raw = await self._call("GET", "/metrics")
+        try:
+            return read_counters(raw.decode())
+        except ValueError as error:
+            raise EngineError(f"{self.url}/metrics: {error}") from error
 
     async def close(self) -> None:
         await self._connection.close()

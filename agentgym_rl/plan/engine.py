@@ -104,6 +104,21 @@ class SimulatedEngine:
         self._enter(self._state)
         return dict(self._seconds)
 
+    @property
+    def running(self) -> int:
+        """Requests that are decoded."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line; not those that an update holds back."""
+        return len(self._waiting)
+
+    @property
+    def kv_use(self) -> float:
+        """Share of its KV memory in use, as of its last event; 0 without a limit."""
+        return self._context / self._rates.kv_tokens if self._rates.kv_tokens else 0.0
+
     def count_tokens(self) -> float:
         """Tokens sampled so far, to this very moment."""
         self._settle()

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
+from agentgym_rl.concurrency import EngineLoad
 from agentgym_rl.engine import Engine, Interrupt
 from agentgym_rl.gateway.replicas import Replica, Replicas
 
@@ -99,6 +100,18 @@ class SimulatedFleet:
     def count_tokens(self) -> float:
         """Tokens sampled so far."""
         return sum(engine.count_tokens() for engine in self._engines.values())
+
+    async def read(self) -> EngineLoad:
+        """How busy they are; see adapting.Loads."""
+        engines = self._engines.values()
+        return EngineLoad(
+            engines=len(engines),
+            running=sum(engine.running for engine in engines),
+            waiting=sum(engine.waiting for engine in engines),
+            tokens=self.count_tokens(),
+            put_back=self.preemptions,
+            kv_use=max(engine.kv_use for engine in engines),
+        )
 
     @property
     def seconds(self) -> dict[State, float]:

@@ -47,6 +47,8 @@ class Prediction:
     micro_batches: float
     """Of one rank and batch, all passes together."""
     preemptions: int
+    max_concurrent: float
+    """Groups played at once, at most; on average where that is adapted."""
     skipped: int
     steps: Sequence[Step] = field(repr=False, default=())
     notes: Sequence[str] = ()

@@ -24,6 +24,7 @@ def prediction_text(prediction: Prediction) -> str:
         ("  and publishes weights for", f"{_figures(p.weight_sync_s)} s"),
         ("staleness", f"{p.staleness_mean:.2f} on average, {p.staleness_max:.0f} at most"),
         ("groups dropped as too old", f"{p.dropped_groups}"),
+        ("groups played at once, at most", f"{p.max_concurrent:.3g}"),
         ("engines idle", f"{p.engine_idle:.0%}"),
         ("  busy with prompts", f"{p.engine_prefill:.0%}"),
         ("  paused for new weights", f"{p.engine_paused:.1%}"),
@@ -48,7 +49,9 @@ def search_text(tried: Sequence[Tried], best: Tried) -> str:
     head += ("episodes/s", "stale", "trainer", "engines")
     lines = ["                                          |  result            idle", _line(head)]
     for each in tried:
-        values, p = each.changes, each.prediction
+        values, p = dict(each.changes), each.prediction
+        if values.pop("rollout.concurrency") == "adaptive":
+            values["rollout.max_concurrent"] = "adapted"
         lines.append(
             _line(
                 (

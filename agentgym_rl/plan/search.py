@@ -23,6 +23,9 @@ _BEGINNING = 3
 _BATCHES = 8
 """That are looked at after those."""
 
+_ANY_START = {"rollout.start_concurrent": None, "rollout.min_concurrent": None}
+"""Of a concurrency that is adapted: what suits one bound need not fit under another."""
+
 Changes = Mapping[str, Any]
 ShapesOf = Callable[[Config], Shapes]
 
@@ -45,7 +48,8 @@ class Tried:
             "trainer.num_ranks": self.config.trainer.num_ranks,
             "rollout.max_staleness": rollout.max_staleness,
             "rollout.groups_per_batch": rollout.groups_per_batch,
-            "rollout.max_concurrent": rollout.admitted_groups,
+            "rollout.max_concurrent": rollout.most_groups,
+            "rollout.concurrency": rollout.concurrency,
         }
 
 
@@ -121,19 +125,27 @@ def _splits(config: Config, gpus: int) -> Iterator[Changes]:
 
 def _concurrency(config: Config) -> Iterator[Changes]:
     for times in (1, 2, 3, 4):
-        yield {"rollout.max_concurrent": times * config.rollout.groups_per_batch}
+        at_once = times * config.rollout.groups_per_batch
+        yield _ANY_START | {"rollout.concurrency": "fixed", "rollout.max_concurrent": at_once}
+    if config.rollout.concurrency == "fixed":
+        yield {"rollout.concurrency": "adaptive", "rollout.max_concurrent": None}
 
 
 def _staleness(config: Config) -> Iterator[Changes]:
     for bound in _BOUNDS:
-        yield {"rollout.max_staleness": bound, "rollout.lookahead": None}
+        yield _ANY_START | {"rollout.max_staleness": bound, "rollout.lookahead": None}
 
 
 def _batches(config: Config) -> Iterator[Changes]:
-    now, concurrent = config.rollout.groups_per_batch, config.rollout.admitted_groups
+    now, rollout = config.rollout.groups_per_batch, config.rollout
+    fixed = rollout.concurrency == "fixed"
+    concurrent = rollout.admitted_groups if fixed else rollout.max_concurrent
     for size in (now // 2, now * 2):
         if size >= 1:
-            yield {"rollout.groups_per_batch": size, "rollout.max_concurrent": concurrent}
+            yield _ANY_START | {
+                "rollout.groups_per_batch": size,
+                "rollout.max_concurrent": concurrent,
+            }
 
 
 def _preferred(axis: str, found: Sequence[Tried]) -> Tried:
@@ -144,7 +156,7 @@ def _preferred(axis: str, found: Sequence[Tried]) -> Tried:
     if axis == "staleness":
         return min(good, key=lambda tried: tried.config.rollout.max_staleness)
     if axis == "concurrency":
-        return min(good, key=lambda tried: tried.config.rollout.admitted_groups)
+        return min(good, key=lambda tried: tried.prediction.max_concurrent)
     if axis == "batch" and found[0] in good:
         return found[0]
     return max(good, key=lambda tried: tried.prediction.episodes_per_s)

@@ -4,10 +4,11 @@ and episodes around them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+from agentgym_rl.adapting import METRIC, adapt
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config
@@ -136,7 +137,9 @@ class _Run:
         trainer = SimulatedTrainer(
             config, rates, controller, fleet, cores, process, packing=self._packing
         )
-        await _until_trained(rollout, trainer, batches)
+        await _until_trained(
+            rollout, trainer, batches, adapt(config.rollout, buffer, controller, fleet)
+        )
         return self._summary(skip, controller, fleet, trainer, player)
 
     def _summary(
@@ -183,23 +186,35 @@ class _Run:
             weight_sync_s=_mean([step.seconds("weight_sync") for step in steps]),
             micro_batches=_mean([step.micro_batches for step in steps]),
             preemptions=fleet.preemptions,
+            max_concurrent=_mean(
+                [m.get(METRIC, config.rollout.admitted_groups) for m in history[skip:]]
+            ),
             skipped=skip,
             steps=trainer.steps,
             notes=_notes(config, trainer, player),
         )
 
 
-async def _until_trained(rollout: Rollout, trainer: SimulatedTrainer, batches: int) -> None:
-    """Both sides, until so many batches are trained.
+async def _until_trained(
+    rollout: Rollout,
+    trainer: SimulatedTrainer,
+    batches: int,
+    adapting: Coroutine[Any, Any, None],
+) -> None:
+    """Both sides, and what adapts them, until so many batches are trained.
 
     Raises:
         ConfigError, TimeoutError: as the run itself would.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
-            playing = tasks.create_task(rollout.run(), name="rollout")
+            others = [
+                tasks.create_task(rollout.run(), name="rollout"),
+                tasks.create_task(adapting, name="concurrency"),
+            ]
             await trainer.run(batches)
-            playing.cancel()
+            for task in others:
+                task.cancel()
     except BaseExceptionGroup as group:
         leaf: BaseException = group
         while isinstance(leaf, BaseExceptionGroup):

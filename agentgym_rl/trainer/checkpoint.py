@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import os
 import shutil
 import threading
@@ -51,6 +52,8 @@ __all__ = [
     "load_checkpoint", "read_manifest", "save_checkpoint",
 ]  # fmt: skip
 
+_log = logging.getLogger(__name__)
+
 _LIBRARIES = ("agentgym-rl", "torch", "transformers")
 _WRITE_ERRORS = (OSError, CheckpointException, RuntimeError)
 
@@ -77,7 +80,9 @@ class _Writing:
 class Checkpoints:
     """Writes the checkpoints of a run, one at a time. Every rank has one, and calls it in step.
 
-    `on_complete(step, folder)` is called on a thread of rank 0 when one is there.
+    On a thread of rank 0 `before_complete()` is called when one is about to be there, and
+    `on_complete(step, folder)` when it is. If the former raises a TrainerError, it will not be: the
+    ranks have been replaced, and whoever replaced them has not counted on it.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Checkpoints:
         retention: Retention,
         critic: Critic | None = None,
         timeout_s: float = 300.0,
+        before_complete: Callable[[], None] = lambda: None,
         on_complete: Callable[[int, Path], None] = lambda step, folder: None,
     ) -> None:
         self._folder = folder
@@ -99,6 +105,7 @@ class Checkpoints:
         self._config_hash = config_hash
         self._retention = retention
         self._timeout_s = timeout_s
+        self._before_complete = before_complete
         self._on_complete = on_complete
         self._writing: _Writing | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -185,6 +192,11 @@ class Checkpoints:
         head = {**asdict(writing.manifest), "metrics": writing.metrics}
         head["files"] = {item.name: item.stat().st_size for item in sorted(beside.iterdir())}
         _write_durably(beside / MANIFEST, json.dumps(head, indent=2))
+        try:
+            self._before_complete()
+        except TrainerError as error:
+            _log.warning("checkpoint %s is left unfinished: %s", path, error)
+            return
         _publish_folder(beside, path)
         prune(self._folder, self._retention)
         self._on_complete(writing.manifest.step, path)

@@ -105,6 +105,14 @@ class ControllerClient:
                 f"report of step {report.step}: the controller answers {body[:200]!r}"
             ) from error
 
+    def check_current(self) -> None:
+        """Ask whether these ranks are still the run's.
+
+        Raises:
+            TrainerError: others have taken their place, or the controller says nothing.
+        """
+        self._post_json("/current", {})
+
     def checkpointed(self, step: int, folder: Path) -> None:
         """Tell the controller that a checkpoint of the first `step` batches is complete. One that
         is gone has no use for it."""

@@ -129,6 +129,7 @@ class _Trainer:
             retention=Retention.of(trainer),
             critic=self._stepper.critic,
             timeout_s=trainer.finish_timeout_s,
+            before_complete=client.check_current,
             on_complete=client.checkpointed,
         )
         self._first, self._lineage = 0, ""

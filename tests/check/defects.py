@@ -421,7 +421,7 @@ class LeavesTasks(Toy):
 
     async def step(self, action: Message) -> Step:
         self.kept = asyncio.create_task(asyncio.sleep(30))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
         self.kept.cancel()
         return await super().step(action)
 
@@ -432,7 +432,7 @@ class LeavesFiles(Toy):
 
     async def step(self, action: Message) -> Step:
         file = os.open(os.devnull, os.O_RDONLY)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
         os.close(file)
         return await super().step(action)
 

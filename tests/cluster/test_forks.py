@@ -12,6 +12,7 @@ from agentgym_rl.forks import fork_server
 from agentgym_rl.process import may_use_gpu
 
 CPU = {"engine.device": "cpu", "trainer.device": "cpu"}
+WORKERS = {"rollout.workers": 2}
 
 
 def imports_of(**overrides) -> set[str] | None:
@@ -42,6 +43,13 @@ def test_ranks_are_forked_beside_an_engine_that_is_not():
     modules = imports_of(**{"engine.device": "cuda", "trainer.num_ranks": 2})
     assert modules is not None
     assert "agentgym_rl.engines.embedded.main" not in modules
+
+
+def test_workers_are_forked_where_nothing_else_is():
+    modules = imports_of(**{"engine.device": "cuda", "trainer.device": "cuda"} | WORKERS)
+    assert modules is not None
+    assert "agentgym_rl.worker" in modules
+    assert not any("trainer" in name or "engines" in name for name in modules)
 
 
 def test_what_may_use_a_gpu_is_not_forked():

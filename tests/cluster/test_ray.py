@@ -70,6 +70,29 @@ def test_children_run_where_there_is_room_and_end_together(run):
     assert all(gone(pid) for pid in pids)
 
 
+def test_a_child_more_than_was_asked_for_gets_room_and_gives_it_back(run):
+    from ray.util import placement_group_table
+
+    def alive():
+        return sum(group["state"] == "CREATED" for group in placement_group_table().values())
+
+    async def use(processes):
+        before = alive()
+        await processes.start(spec("engine-1", SLEEP))
+        pid = processes.pid("engine-1")
+        assert alive() == before + 1
+        await processes.forget("engine-1")
+        assert gone(pid)
+        assert alive() == before
+        await processes.forget("engine-1")  # there is none any more
+        await processes.start(spec("engine-0", SLEEP))
+        await processes.forget("engine-0")
+        assert alive() == before, "room of the beginning stays"
+        await processes.start(spec("engine-0", SLEEP))
+
+    run(use, Demand("engine", 1, cpus=1))
+
+
 def test_a_killed_child_is_noticed_and_started_again(run):
     async def use(processes):
         await processes.start(spec("engine-0", SLEEP))
@@ -103,7 +126,7 @@ def test_a_frozen_host_is_noticed(run):
         os.kill(host, signal.SIGKILL)
         return died
 
-    assert "silent for 5 s" in str(run(use, Demand("engine", 1, cpus=1)))
+    assert "silent for 4.5 s" in str(run(use, Demand("engine", 1, cpus=1)))
 
 
 def test_what_ran_on_a_dead_node_gets_another(run, ray_cluster):

@@ -80,6 +80,10 @@ def workers(run):
     return found
 
 
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def nodes_of_workers():
     """The nodes of the one group of processes that is spread."""
     (nodes,) = [
@@ -94,7 +98,7 @@ def test_rollout_workers_are_spread_over_nodes_and_replaced(ray_cluster, tmp_pat
     """The environment is a module of the folder in which `arl train` was started."""
     run = tmp_path / "run"
     (tmp_path / "my_math.py").write_text("from arl_envs.math import SPEC as MyMath\n")
-    words = ("--json", f"--run={run}", "--steps=6", "--rollout.workers=2", "--env=my_math:MyMath")
+    words = ("--json", f"--run={run}", "--steps=30", "--rollout.workers=2", "--env=my_math:MyMath")
     process = subprocess.Popen(
         [*COMMAND, f"--address={ray_cluster.address}", *SMALL, *words],
         cwd=tmp_path,
@@ -113,12 +117,20 @@ def test_rollout_workers_are_spread_over_nodes_and_replaced(ray_cluster, tmp_pat
         first = workers(run)
         assert len(first) == 2
         os.kill(first[0], signal.SIGKILL)
+        while len(metrics.read_text().splitlines()) < 4:
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.1)
+        host = parent(first[1])  # its network is cut, as it were: the worker itself goes on
+        os.kill(host, signal.SIGSTOP)
+        while first[1] in workers(run):
+            assert time.monotonic() < end
+            time.sleep(0.1)
         out, err = process.communicate(timeout=240)
     finally:
         process.kill()
         process.wait(10)
     assert process.returncode == 0, err
     result = json.loads(out)
-    assert (result["steps"], result["worker_restarts"]) == (6, 1)
+    assert (result["steps"], result["worker_restarts"]) == (30, 2)
     assert audit_ledger(run)["faults"] == []
     assert workers(run) == []

@@ -14,7 +14,7 @@ from .conftest import Run, descendants
 pytestmark = pytest.mark.slow
 
 SAME = (
-    *("--steps=6", "--eval.num_tasks=0", "--logging.plot=false"),
+    *("--steps=5", "--eval.num_tasks=0", "--logging.plot=false"),
     *("--rollout.groups_per_batch=2", "--rollout.group_size=4"),
     *("--rollout.max_staleness=0", "--engine.deterministic=true"),
 )
@@ -54,7 +54,7 @@ def test_weights_do_not_depend_on_how_many_workers_there_are_nor_on_their_losses
     run.wait_for_step(2)
     os.kill(first[1], signal.SIGSTOP)
     result = run.result()
-    assert (result["steps"], result["worker_restarts"]) == (6, 2)
+    assert (result["steps"], result["worker_restarts"]) == (5, 2)
     assert set(result["outcomes"]) <= {"completed", "truncated"}
     check(run)
     assert weights(run) == weights(alone)

@@ -219,7 +219,9 @@ def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_
                 before.append(BatchShard.unpack(await answer.read()).group_ids)
                 if step < 2:
                     await s.http.post("/report", data=report(step, *dict.fromkeys(before[-1])))
+            assert (await s.http.post("/current", json={})).status == 200
             assert await s.controller.regroup(1, None) == 1
+            assert (await s.http.post("/current", json={})).status == 401
             late = await s.http.post("/report", data=report(2, *dict.fromkeys(before[2])))
             assert late.status == 401
             s.http.headers["authorization"] = f"Bearer {s.controller.token}"

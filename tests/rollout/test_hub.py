@@ -1,5 +1,8 @@
 """Leases under any order of joins, losses, late and doubled results: the bound is never exceeded,
-nothing is lost, nothing counts twice."""
+nothing is lost, nothing counts twice.
+
+ARL_EXHAUSTIVE=1 tries 20,000 schedules; by default they are 80.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,7 @@ from agentgym_rl.task import SeededTasks
 from agentgym_rl.task_cursor import TaskCursor
 from agentgym_rl.trajectory import Outcome, Trajectory
 from agentgym_rl.views import Lease
+from tests.exhaustive import EXHAUSTIVE
 
 from .conftest import make_row
 
@@ -304,7 +308,7 @@ def try_schedules(count: int = 80) -> None:
 
 @pytest.mark.slow
 def test_any_schedule_of_workers_keeps_the_books():
-    try_schedules()
+    try_schedules(20_000 if EXHAUSTIVE else 80)
 
 
 @pytest.mark.slow

@@ -177,6 +177,17 @@ def test_what_ends_a_run_is_no_workers_fault(tmp_path):
     asyncio.run(play())
 
 
+def test_the_last_words_of_a_worker_are_heard(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path) as s, s.client() as client:
+            s.hub.close()
+            with pytest.raises(RunEnding):
+                await client.follow(Told(0, {}, {"failovers": 3}))
+            assert s.followers.counters["failovers"] == 3
+
+    asyncio.run(play())
+
+
 HOSTILE = [
     ("POST", "/member", b""),
     ("POST", "/member", b"\xc1"),

@@ -102,6 +102,28 @@ def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-1"]
 
 
+def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_path, caplog):
+    def replaced():
+        raise TrainerError("unknown token")
+
+    stepper = make_stepper(tiny_model, world)
+    checkpoints = Checkpoints(
+        tmp_path,
+        stepper.policy,
+        stepper.optimizer,
+        config_hash="",
+        retention=Retention(keep=9),
+        before_complete=replaced,
+        on_complete=lambda step, folder: pytest.fail("it is complete"),
+    )
+    checkpoints.begin(1)
+    checkpoints.reported({})
+    checkpoints.finish()
+    checkpoints.close()
+    assert list_checkpoints(tmp_path) == []
+    assert "step-1 is left unfinished: unknown token" in caplog.text
+
+
 def test_a_checkpoint_cut_short_is_no_checkpoint(tiny_model, world, tmp_path):
     stepper = make_stepper(tiny_model, world)
     for step in (1, 2):

@@ -60,6 +60,12 @@ class FakeController(ThreadingHTTPServer):
         return (200, self.shards[step].pack()) if step < len(self.shards) else (410, b"ending")
 
 
+ROUTES = (
+    *("/ready", "/report", "/current", "/checkpoint"),
+    *("/publish/begin", "/publish/end"),
+)
+
+
 class Handler(BaseHTTPRequestHandler):
     server: FakeController
 
@@ -73,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        ours = self.path in ("/ready", "/report", "/checkpoint", "/publish/begin", "/publish/end")
+        ours = self.path in ROUTES
         if ours and self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self.reply(401, b"unknown token")
         if self.path == "/report":

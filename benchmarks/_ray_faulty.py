@@ -1,0 +1,124 @@
+"""Runs on a Ray cluster whose nodes can be lost, and what may happen to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from scripts.ray_nodes import RayNodes
+
+from ._faulty import Fault, FaultyRun, Row
+
+NODES = 4
+"""Beside the head, which has the controller and nothing else; of two CPUs each, so that any one
+can be spared."""
+_WORKERS = 2
+
+
+class RayRun(FaultyRun):
+    """One run with one fault, on a cluster of its own."""
+
+    steps = 100_000
+    """It is told to end once all is well again: Ray gives what was on a lost node another place
+    only when it has noticed, too."""
+
+    def __init__(self, folder: Path, fault: Fault) -> None:
+        super().__init__(folder, fault)
+        self.nodes = RayNodes(NODES)
+
+    def measure(self) -> Row:
+        with self.nodes:
+            try:
+                return super().measure()
+            finally:
+                self.close()  # before its cluster
+
+    def finished(self) -> Row:
+        self.interrupt()
+        return {"tokens_sampled_again": None}
+
+    def processes(self, command: str) -> list[int]:
+        """On any node."""
+        words = f"\0{command}\0--config\0{self.folder}/"
+        found: list[int] = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and words in (entry / "cmdline").read_text():
+                    found.append(int(entry.name))
+        return found
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        is_new = "--resume" not in words
+        more = (
+            "--cluster.type=ray",
+            f"--cluster.address={self.nodes.address}",
+            f"--cluster.nodes={NODES + 1}",
+            f"--rollout.workers={_WORKERS}",
+        )
+        return self.nodes.command([*words, *(more if is_new else ())])
+
+
+def _send(command: str, number: signal.Signals) -> Callable[[FaultyRun], None]:
+    return lambda run: os.kill(run.child(command), number)
+
+
+def _freeze_host(command: str) -> Callable[[FaultyRun], None]:
+    """The actor beside a process: Ray's own checks do not look at it."""
+
+    def inject(run: FaultyRun) -> None:
+        stat = Path(f"/proc/{run.child(command)}/stat").read_text()
+        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGSTOP)
+
+    return inject
+
+
+def _kill_node(command: str) -> Callable[[FaultyRun], None]:
+    def inject(run: FaultyRun) -> None:
+        assert isinstance(run, RayRun)
+        run.nodes.kill(run.nodes.node_of(run.child(command)))
+
+    return inject
+
+
+def _cut_node(command: str) -> Callable[[FaultyRun], None]:
+    def inject(run: FaultyRun) -> None:
+        assert isinstance(run, RayRun)
+        run.nodes.cut(run.nodes.node_of(run.child(command)))
+
+    return inject
+
+
+_SIGNS = {
+    "engine": "engine-[01] is out of service",
+    "trainer": "the trainer is lost",
+    "rollout": "rollout-[01] is lost",
+}
+_WORDS = {"engine": "engine", "trainer": "trainer", "rollout": "worker"}
+
+
+def _of(role: str) -> dict[str, Fault]:
+    """All that may happen to a process of this kind."""
+    sign, word = _SIGNS[role], _WORDS[role]
+    return {
+        f"{word} killed": Fault(_send(role, signal.SIGKILL), sign, on_ray=True),
+        f"{word} frozen": Fault(_send(role, signal.SIGSTOP), sign, on_ray=True),
+        f"host of {word} frozen": Fault(_freeze_host(role), sign, on_ray=True),
+        f"node of {word} killed": Fault(_kill_node(role), sign, on_ray=True),
+        f"node of {word} cut off": Fault(_cut_node(role), sign, on_ray=True),
+    }
+
+
+FAULTS: Mapping[str, Fault] = {
+    f"ray: {name}": fault
+    for name, fault in {
+        "controller killed": Fault(
+            lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, on_ray=True
+        ),
+        **_of("engine"),
+        **_of("trainer"),
+        **_of("rollout"),
+    }.items()
+}

@@ -1,0 +1,55 @@
+"""`arl engines` on a run that trains: one joins, the first one leaves, and nothing is lost."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import Run
+
+pytestmark = pytest.mark.slow
+
+
+def arl(*words: object) -> tuple[int, str]:
+    command = [sys.executable, "-m", "agentgym_rl", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout or done.stderr
+
+
+def engines(run: Run, *flags: str) -> dict:
+    code, out = arl("engines", run.folder, "--json", *flags)
+    assert code == 0, out
+    return json.loads(out)
+
+
+def test_one_joins_and_the_first_one_leaves(start):
+    run = start("--steps=16", "--eval.num_tasks=0", "--weights.keep_versions=all")
+    run.wait_for_step(1)
+    (control,) = run.folder.glob("control.json")
+    assert control.stat().st_mode & 0o777 == 0o600
+    found = engines(run, "--add")
+    assert [joined["error"] for joined in found["joined"]] == [""]
+    assert [engine["state"] for engine in found["engines"]] == ["serving", "serving"]
+    found = engines(run, "--remove", "engine-0")
+    assert [engine["name"] for engine in found["engines"]] == ["engine-1"]
+    code, out = arl("engines", run.folder)
+    assert code == 0
+    assert out.split()[:3] == ["ENGINE", "URL", "STATE"]
+    code, out = arl("engines", run.folder, "--remove", "engine-1")
+    assert code == 1
+    assert "no other engine serves" in out
+    result = run.result()
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    assert result["engines"]["unknown_version_tokens"] == 0
+    assert not control.exists()
+    code, out = arl("engines", run.folder)
+    assert code == 2
+    assert "does not run now" in out
+    assert arl("ledger", run.folder)[0] == 0
+    code, out = arl("audit", run.folder)
+    assert code == 0, out
+    with sqlite3.connect(run.folder / "episodes.db") as db:
+        causes = {row[0] for row in db.execute("SELECT DISTINCT cause FROM groups")}
+    assert causes <= {"", "stale"}

@@ -1,0 +1,133 @@
+"""A fleet of real (embedded) engine processes, for tests of it."""
+
+import asyncio
+import atexit
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from select import select
+
+from safetensors.torch import load_file
+
+from agentgym_rl import servers
+from agentgym_rl.cluster.forking import Forks, ForkServer
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.config import Config, dump_toml, load_config
+from agentgym_rl.elastic_fleet import ElasticFleet
+from agentgym_rl.engine import SamplingParams
+from agentgym_rl.engines.launch import engine_imports
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.trainer.launch import rank_environment
+from agentgym_rl.weights.publish import Publisher
+from agentgym_rl.weights.shm import SharedFiles
+
+NAMES = ["engine-0", "engine-1"]
+
+
+class Running:
+    def __init__(self, fleet: ElasticFleet, processes: LocalProcesses, folder: Path) -> None:
+        self.fleet, self.processes, self.folder = fleet, processes, folder
+        self.incarnation(0)
+
+    def incarnation(self, number: int) -> None:
+        """Who publishes from now on."""
+        self._publisher = Publisher(
+            transport=SharedFiles(self.folder, incarnation=number),
+            interrupt="keep",
+            timeout_s=30,
+            polls_staging=False,
+            incarnation=number,
+            may_sleep=self.fleet.colocation.is_on,
+        )
+
+    async def publish(self, version: int) -> tuple[str, ...]:
+        """As the trainer does it; who has it."""
+        engines = await self.fleet.begin_publication(version)
+        self._publisher.prepare(version, load_file(BUNDLED / "model.safetensors"))
+        done = await asyncio.to_thread(self._publisher.publish, engines, version)
+        await self.fleet.end_publication(version, served=done.served, failed=done.failed)
+        return done.served
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def kill(self, name: str) -> None:
+        os.kill(self.processes.pid(name), signal.SIGKILL)
+
+    async def all_serve(self) -> set[int]:
+        """Versions that answer, once both servers are in service."""
+        await self.until(lambda: sorted(self.fleet.router.serving) == NAMES)
+        return await self.versions(6)
+
+    async def versions(self, count: int) -> set[int]:
+        """Versions that answer `count` short requests of as many sessions."""
+        found: set[int] = set()
+        for number in range(count):
+            name = f"s{time.monotonic_ns()}-{number}"
+            async for delta in self.fleet.router.generate(
+                [5, 80, 33], SamplingParams(max_tokens=2), request_id=name, session_id=name
+            ):
+                found |= set(delta.versions)
+        return found
+
+
+@cache
+def warm() -> ForkServer:
+    """What engines are forked from, as in a run; it ends with this process."""
+    config = Config()
+    server = ForkServer(engine_imports(config), environment=rank_environment(config))
+    server.__enter__()
+    atexit.register(server.__exit__)
+    return server
+
+
+def forks() -> Forks:
+    """Of one test, which hears nothing of the forks of another."""
+    server = warm()
+    while select([server.socket], [], [], 0)[0]:
+        assert server.socket.recv(1 << 16), server.output
+    return Forks(server)
+
+
+@asynccontextmanager
+async def running(folder: Path, **keys: object) -> AsyncIterator[Running]:
+    config: Config = load_config(None, {"engine.num_servers": 2, **keys})
+    (folder / "config.toml").write_text(dump_toml(config))
+    async with (
+        asyncio.timeout(120),
+        forks() as forked,
+        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
+    ):
+        fleet = ElasticFleet(
+            config, folder / "config.toml", processes, model_dir=BUNDLED, weights_dir=folder
+        )
+        async with fleet.running():
+            await fleet.ready()
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(fleet.watch())
+                await asyncio.sleep(0)
+                yield Running(fleet, processes, folder)
+                watch.cancel()
+
+
+@asynccontextmanager
+async def somebody_elses_engine(folder: Path) -> AsyncIterator[tuple[LocalProcesses, str]]:
+    """An engine that no fleet has started, nor watches; and its URL."""
+    config: Config = load_config(None, {})
+    (folder / "config.toml").write_text(dump_toml(config))
+    async with (
+        asyncio.timeout(120),
+        forks() as forked,
+        LocalProcesses(folder / "logs", stop_timeout_s=2, forks=forked) as processes,
+    ):
+        file = folder / "config.toml"
+        server = servers.OwnServer(config, file, processes, index=0, incarnation=0)
+        await server.start()
+        await server.ready()
+        yield processes, server.url
