@@ -134,3 +134,18 @@ def test_rollout_workers_are_spread_over_nodes_and_replaced(ray_cluster, tmp_pat
     assert (result["steps"], result["worker_restarts"]) == (30, 2)
     assert audit_ledger(run)["faults"] == []
     assert workers(run) == []
+
+
+def test_engines_and_ranks_that_take_turns_have_one_place(ray_cluster, tmp_path):
+    done = arl(
+        ray_cluster.address,
+        "--json",
+        f"--run={tmp_path / 'run'}",
+        "--cluster.allocation=embedded:d2|fsdp:d2",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 x engine + trainer of 2 CPU, 0 GPU" in done.stderr
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["overlap"] for line in lines] == [None, 0.0]
+    logs = {log.name for log in (tmp_path / "run/logs").iterdir()}
+    assert {"engine-0.log", "engine-1.log", "trainer-0.log", "trainer-1.log"} <= logs

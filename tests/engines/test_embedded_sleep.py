@@ -6,6 +6,7 @@ import re
 import pytest
 from safetensors.torch import load_file
 
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.weights.files import write_version
 
@@ -88,15 +89,19 @@ def test_who_hangs_up_on_a_sleeper_is_forgotten(model_dir, served):
 
 
 def test_time_asleep_is_not_counted_in_a_request(model_dir, served):
+    """Neither by the engine nor by its client."""
+
     async def scenario(client, engine):
         await client.sleep(level=1)
+        ENGINES.sleep()
         async with asyncio.TaskGroup() as tasks:
             job = tasks.create_task(_tokens(client, "late", SamplingParams(max_tokens=2)))
             await asyncio.sleep(4.5)
             await client.wake_up()
+            ENGINES.wake()
         return job.result()
 
-    assert len(_run(served, model_dir("qwen3"), scenario, request_timeout_s=4)) == 2
+    assert len(_run(served, model_dir("qwen3"), scenario, request_timeout_s=4, timeout_s=4)) == 2
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,6 @@ def test_nobody_joins_engines_that_share_devices_with_the_trainer(tmp_path):
         keys = {"cluster.colocated": True, "trainer.num_ranks": 2}
         async with running(tmp_path, **keys) as run:
             with pytest.raises(ConfigError, match="share their devices"):
-                await Members(run.config, run.fleet).add()
+                await members(run).add()
 
     asyncio.run(play())

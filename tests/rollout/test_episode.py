@@ -9,6 +9,7 @@ from arl_agents.react import React
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent, Env, Step
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
 from agentgym_rl.episode import Deadlines, EpisodeEnv, Player
@@ -308,3 +309,18 @@ def test_an_agent_that_swallows_its_deadline_is_aborted(chat):
 def test_an_environment_cannot_rewrite_what_the_session_counts(chat):
     step = ([], 1.0, True, False, {"metrics": {"tool_calls": 99}})
     assert play(chat, env=lambda: Odd(step=step)).metrics["tool_calls"] == 0
+
+
+def test_neither_turn_nor_episode_is_late_while_engines_sleep(chat):
+    class Sleeping(React):
+        async def run(self, env, client, *, model, task):
+            ENGINES.sleep()
+            try:
+                await super().run(env, client, model=model, task=task)
+            finally:
+                ENGINES.wake()
+
+    late = Say(chat.encode("5<|im_end|>"), delay_s=0.6, chunk=99)
+    limits = {"turn_s": 0.3, "episode_s": 0.3}
+    assert play(chat, agent=Sleeping(), replies=[late], **limits).outcome is Outcome.COMPLETED
+    assert play(chat, replies=[late], **limits).outcome is not Outcome.COMPLETED

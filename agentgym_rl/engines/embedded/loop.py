@@ -18,6 +18,7 @@ from agentgym_rl.errors import EngineError
 
 from .admission import Refused
 from .batch import Batch
+from .command import Command
 from .counters import Counters
 from .decoder import Decoder
 from .journal import Journal
@@ -67,7 +68,7 @@ class DecodeLoop:
         self._frozen = False
         self._drains: list[Future[bool]] = []
         self._recompute = False
-        self._inbox: deque[Request | _Command] = deque()
+        self._inbox: deque[Request | Command] = deque()
         self._inbox_lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
@@ -102,7 +103,7 @@ class DecodeLoop:
     def between_steps(self, action: Callable[[], T]) -> Future[T]:
         """Run `action` on the decode thread between two steps."""
         future: Future[T] = Future()
-        self._post(_Command(action, future))
+        self._post(Command(action, future))
         return future
 
     # What `between_steps` runs.
@@ -288,7 +289,7 @@ class DecodeLoop:
         self.counters.running = len(self._batch.rows)
         self.counters.waiting = len(self._waiting) + len(self._held)
 
-    def _post(self, item: Request | _Command) -> None:
+    def _post(self, item: Request | Command) -> None:
         with self._inbox_lock:
             if self._stopping or self.failure is not None:
                 raise EngineError(f"the engine decodes no more: {self.failure or 'stopping'}")
@@ -322,20 +323,3 @@ class DecodeLoop:
         for request in requests:
             request.error = request.error or f"{type(error).__name__}: {error}"
         self._notify([(request, len(request.token_ids), True) for request in requests])
-
-
-class _Command:
-    def __init__(self, action: Callable[[], T], future: Future[T]) -> None:
-        self._action = action
-        self.future = future
-
-    def run(self) -> None:
-        """A command that raises fails its caller, not the loop."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._action()
-        except Exception as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
