@@ -261,6 +261,8 @@ class Fleet:
         if targets:
             self.router.begin_update(version)
             await self.followers.all_know()
+            if asked_by != self._publishers:  # given up meanwhile
+                return {}
             await self.colocation.begin_publication([self._servers[name] for name in targets])
             if asked_by != self._publishers:  # given up meanwhile
                 return {}

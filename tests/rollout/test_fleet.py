@@ -235,3 +235,20 @@ def test_a_publication_to_engines_that_are_awake_is_as_ever(tmp_path):
             assert await run.all_serve() == {1}
 
     asyncio.run(play())
+
+
+def test_publishers_lost_as_they_begin_wake_nobody(tmp_path, monkeypatch):
+    async def play() -> None:
+        async with running(tmp_path, **COLOCATED) as run:
+            await _handed_out(run)
+
+            async def lost() -> None:
+                await run.fleet.replace_publishers(1)
+                await run.fleet.colocation.starting_ranks()
+
+            monkeypatch.setattr(run.fleet.followers, "all_know", lost)
+            assert await run.fleet.begin_publication(1) == {}
+            assert all(server.engine.asleep for server in run.fleet._servers.values())
+            await _handed_out(run)  # nothing is left in the way
+
+    asyncio.run(play())
