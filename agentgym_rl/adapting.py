@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
+from .awake import ENGINES
 from .buffer import Buffer
 from .concurrency import Concurrency, EngineLoad, Look
 from .config import RolloutConfig
@@ -46,10 +47,12 @@ async def adapt(
     concurrency = Concurrency(config)
     buffer.limit = concurrency.limit
     controller.rollout_metrics[METRIC] = buffer.limit
-    clock = asyncio.get_running_loop().time
+    clock = ENGINES.time  # in their sleep they say nothing of how busy they would be
     pause_s, since_s = _SOONEST_S, clock()
     while True:
         await asyncio.sleep(pause_s)
+        if ENGINES.asleep:
+            continue
         load = await loads.read()
         if load is None:
             concurrency.restart()

@@ -22,7 +22,7 @@ from .buffer import Buffer, Group
 from .config import Config
 from .episode_log import EpisodeLog
 from .metrics import MetricsFile, Overlap, finite
-from .neighbours import Evaluations, Publications
+from .neighbours import Devices, Evaluations, Publications
 from .recovery import NOTHING, Recovered, batches
 from .schedule import Due, Plan
 from .timeline import PhasesFile, StepPhases
@@ -51,9 +51,11 @@ class Controller:
         on_step: StepListener,
         recovered: Recovered = NOTHING,
         evaluations: Evaluations | None = None,
+        devices: Devices | None = None,
     ) -> None:
         """`recovered`: what there is of the run already; the buffer and the metrics file have
-        theirs of it. `evaluations`: None where nothing is evaluated."""
+        theirs of it. `evaluations`: None where nothing is evaluated. `devices`: None where engines
+        and ranks have devices of their own."""
         self.overlap = Overlap()
         self.ready_ranks: set[int] = set()
         self.changes = Changes()
@@ -75,6 +77,7 @@ class Controller:
         self._parameters = dict(recovered.parameters)
         """Hashes of the weights that batches made: those of this run, until then those before."""
         self._evaluations = evaluations
+        self._devices = devices
         self._plan = Plan(config)
         self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
@@ -131,6 +134,11 @@ class Controller:
         self.ready_ranks.add(rank)
         self.changes.notify()
 
+    async def all_ready(self) -> None:
+        """Engines may have the devices back, once every rank has loaded its model."""
+        if self._devices and len(self.ready_ranks) == self._config.trainer.num_ranks:
+            await self._devices.ranks_started()
+
     async def batch(self, step: int, rank: int) -> BatchShard | None:
         """`rank`'s shard of batch `step`; None if it is not complete within the long poll, or
         whoever asks has been replaced."""
@@ -157,6 +165,10 @@ class Controller:
             if step not in self._leased:
                 await self._lease(step)
         shards = self._leased.get(step)
+        if shards and self._devices is not None:
+            is_asked = lambda: asked_by == self.token  # noqa: E731
+            if not await self._devices.to_ranks(lead=rank == 0, wanted=is_asked):
+                return None
         return shards[rank] if shards else None
 
     def _ready_for(self, step: int) -> bool:
@@ -233,6 +245,7 @@ class Controller:
         metrics = self._pending.pop(report.step) | dict(report.metrics)
         metrics |= self.rollout_metrics
         metrics |= self._throughput(shard.num_trained_tokens)
+        others = self._with_sleep(report, metrics)
         kept = finite(metrics)
         await self._episodes.publish(report, kept)
         self._compare(report)
@@ -242,7 +255,7 @@ class Controller:
             # the trainer waits for the answer: the version's file is still there
             self._evaluations.published(report.version, report.parameters, due=due.evaluation)
         self._metrics.write(report.step, metrics)
-        self._phases.write(StepPhases(report.step, report.intervals, report.others))
+        self._phases.write(StepPhases(report.step, report.intervals, others))
         self.history.append(metrics)
         self.num_reports += 1
         if is_new:
@@ -251,6 +264,19 @@ class Controller:
         self.changes.notify()
         self._on_step(report.step, metrics)
         return kept
+
+    def _with_sleep(
+        self, report: StepReport, metrics: dict[str, float]
+    ) -> dict[str, list[tuple[str, float, float]]]:
+        """What other processes did, the sleep of engines included, which the metrics get too."""
+        others = {name: list(intervals) for name, intervals in report.others.items()}
+        if self._devices is not None:
+            slept = self._devices.slept()
+            for name, intervals in slept.items():
+                others[name] = [*intervals, *others.get(name, ())]
+            times = [sum(end - start for _, start, end in it) for it in slept.values()]
+            metrics["time/asleep"] = max(times, default=0.0)
+        return others
 
     async def checkpointed(self, step: int, folder: str) -> None:
         """A checkpoint of the first `step` batches is complete."""

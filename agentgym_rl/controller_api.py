@@ -89,6 +89,7 @@ class ControllerApi:
                 pass  # the token is known
             case "/ready":
                 controller.ready(int(msgspec.json.decode(body)["rank"]))
+                await controller.all_ready()
             case "/publish/begin":
                 return await self._begin_publication(body)
             case "/publish/end":

@@ -43,8 +43,11 @@ async def dry_run(config: Config, *, kind: str = "", resume: Path | None = None)
             asked = demands(config, gpus=may_use_gpu("auto"))
             lines += [f"on this machine, {here.name}, with {here.cpus} CPUs"]
             lines += [
-                f"  {it.count} x {it.role} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked
+                f"  {it.count} x {it.name} of {it.cpus} CPU threads, {it.gpus} GPUs" for it in asked
             ]
+        if config.cluster.colocated:
+            level = config.cluster.sleep_level
+            lines += [f"on the same devices: engines sleep (level {level}) while ranks train"]
     lines += ["", "processes"]
     for spec in _processes(config, run_dir, resume):
         env = [f"{key}={'...' if key == _TOKEN else value}" for key, value in spec.env.items()]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .agent import Agent
+from .awake import ENGINES
 from .env import Env, Message, Step, ToolSpec
 from .errors import AgentError, ContextLengthError, EnvError, InfraError
 from .gateway.client import AgentClients
@@ -266,10 +267,10 @@ class Player:
         )
 
     async def _run(self, env: EpisodeEnv, session: Session, task: Task) -> BaseException | None:
-        limit = asyncio.timeout(self.deadlines.episode_s)
+        limit: asyncio.Timeout | None = None
         failed: BaseException | None = None
         try:
-            async with limit:
+            async with ENGINES.timeout(self.deadlines.episode_s) as limit:
                 await env.start()
                 if self.input_limit is not None:
                     env.check_input(self.input_limit)
@@ -280,7 +281,7 @@ class Player:
             if _is_ours(error):
                 raise
             failed = error
-        if limit.expired():  # also when the agent swallowed the cancellation
+        if limit and limit.expired():  # also when the agent swallowed the cancellation
             return _Deadline(
                 f"the episode took more than {self.deadlines.episode_s:g} s "
                 "(rollout.episode_timeout_s)"

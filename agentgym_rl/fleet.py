@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from .cluster.processes import Processes
+from .colocation import Colocation
 from .config import Config
 from .engine import EngineInfo
 from .engines.client import HttpEngine
@@ -94,6 +95,10 @@ class Fleet:
             on_failure=self._suspect,
         )
         """Other processes that ask the same engines."""
+        self.colocation = Colocation(
+            config, self.router, servers=self._answering, give_up=self._give_up
+        )
+        """Whose turn it is, where engines share devices with the trainer."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
@@ -104,6 +109,7 @@ class Fleet:
             with watched(self._waits):
                 yield self
         finally:
+            self.colocation.close()
             await self.router.close()
             for server in list(self._servers.values()):
                 await server.engine.close()
@@ -129,6 +135,7 @@ class Fleet:
             raise group.exceptions[0] from None
         check_seeds(self._servers.values())
         self._agreed = agreed(infos)
+        self.colocation.servers_started()
         return self._agreed
 
     async def watch(self) -> None:
@@ -161,10 +168,10 @@ class Fleet:
         async for name, silent_s in hanging(lambda: self.silent_s, limit_s=limit_s):
             server = self._servers.get(name)
             if not self._publishing and server is not None:
-                self._leave(server)
-                await server.retire(
+                await self._give_up(
+                    server,
                     f"it was asked, and has sent no token for {silent_s:.0f} s "
-                    "(engine.stall_timeout_s)"
+                    "(engine.stall_timeout_s)",
                 )
 
     @property
@@ -212,7 +219,7 @@ class Fleet:
             if version == self._version and not self._waiting:
                 return
             self._version = version
-            present = [s for s in self._servers.values() if s.serves or s.name in self._waiting]
+            present = self._answering()
             self.router.begin_update(version)
             try:
                 for server in present:
@@ -236,6 +243,7 @@ class Fleet:
         while one is joining, which is waited for, up to 10 s.
         """
         asked_by = self._publishers
+        self.colocation.let_go()
         if not self._publishing:
             try:
                 async with asyncio.timeout(LONG_POLL_S):
@@ -253,9 +261,15 @@ class Fleet:
         if targets:
             self.router.begin_update(version)
             await self.followers.all_know()
+            await self.colocation.begin_publication([self._servers[name] for name in targets])
             if asked_by != self._publishers:  # given up meanwhile
                 return {}
-        else:
+            answering = {server.name for server in self._answering()}
+            targets = [name for name in targets if name in answering]
+            if not targets:
+                self.router.end_update(version, ())
+        if not targets:
+            self.colocation.give_up_publication()
             self._release()
         servers = [self._servers[name] for name in targets]
         return {server.life: server.url for server in servers}
@@ -289,6 +303,7 @@ class Fleet:
             self.router.end_update(version, [server.name for server in reached])
         finally:
             self._release()
+        await self.colocation.end_publication([alive[life] for life in served if life in alive])
         for life in failed.keys() & alive.keys():
             await alive[life].retire(failed[life])
 
@@ -299,6 +314,7 @@ class Fleet:
         old or new (tokens say which), and each gets what the next publication brings.
         """
         self._publishers = incarnation
+        self.colocation.give_up_publication()
         if not self._publishing:
             return
         try:
@@ -310,7 +326,10 @@ class Fleet:
             self._release()
 
     async def _resume(self, server: Server) -> None:
-        """Leave no engine paused by a publisher that is gone; one that does not answer ends."""
+        """Leave no engine paused by a publisher that is gone; one that does not answer ends. A
+        sleeper sleeps on, until the next publication."""
+        if server.engine.asleep:
+            return
         try:
             async with asyncio.timeout(_RESUME_TIMEOUT_S):
                 await server.engine.resume()
@@ -340,9 +359,10 @@ class Fleet:
         server.restarts += 1
         log.info("starting %s again (%d of %d)", server.name, server.restarts, limit)
         try:
-            await server.restart()
-            await server.ready()
-            await self._join(server)
+            async with self.colocation.starting_server(server):
+                await server.restart()
+                await server.ready()
+                await self._join(server)
         except (ProcessDied, EngineError, WeightsError, ConfigError, TimeoutError) as error:
             log.warning("%s did not come back: %s", server.name, error)
             return False
@@ -393,6 +413,15 @@ class Fleet:
         self.router.add(
             server.name, server.engine, version=self._version, has_spans=server.engine.has_spans
         )
+
+    def _answering(self) -> list[Server]:
+        """Those that serve, or wait for a publication to do so."""
+        return [s for s in self._servers.values() if s.serves or s.name in self._waiting]
+
+    async def _give_up(self, server: Server, why: str) -> None:
+        """It goes its own ways: let it be started again."""
+        self._leave(server)
+        await server.retire(why)
 
     def _leave(self, server: Server) -> None:
         server.serves = False

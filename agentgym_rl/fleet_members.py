@@ -117,6 +117,11 @@ class Members:
     # ------------------------------------------------------------------ checks
     def _check(self, count: int, url: str) -> None:
         engine = self._config.own_engine
+        if self._config.cluster.colocated:
+            raise ConfigError(
+                "engines of this run share their devices with the trainer's ranks "
+                "(cluster.colocated), which are as many as they were: no engine can join"
+            )
         attached = isinstance(engine, VllmEngineConfig) and bool(engine.urls)
         if attached and not url:
             raise ConfigError(

@@ -46,6 +46,7 @@ class FollowedFleet:
         try:
             yield self
         finally:
+            self.router.set_asleep(False)
             await self.router.close()
             for engine in self._engines.values():
                 await engine.close()
@@ -127,6 +128,7 @@ class FollowedFleet:
             self._end_update(wanted)
         if view.updating_to is not None and view.updating_to != router.updating_to:
             router.begin_update(view.updating_to)
+        router.set_asleep(view.asleep)
         known = {replica.name: replica.version for replica in router.replicas}
         for name, replica in wanted.items():
             if known.get(name) != replica.version:

@@ -73,6 +73,7 @@ class Followers:
             ),
             updating_to=router.updating_to,
             updates=router.num_updates,
+            asleep=router.asleep,
             salts=router.num_salts,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 
@@ -19,6 +19,16 @@ class Publications(Protocol):
     async def end_publication(
         self, version: int, *, served: Iterable[str], failed: Mapping[str, str]
     ) -> None: ...
+
+
+class Devices(Protocol):
+    """Whose turn it is on devices that engines and ranks share (see colocation.Colocation)."""
+
+    async def ranks_started(self) -> None: ...
+
+    async def to_ranks(self, *, lead: bool, wanted: Callable[[], bool]) -> bool: ...
+
+    def slept(self) -> dict[str, list[tuple[str, float, float]]]: ...
 
 
 class Evaluations(Protocol):

@@ -13,14 +13,14 @@ from typing import Protocol
 from . import registry
 from .config import Config, OwnEngineConfig, VllmEngineConfig
 from .engine import EngineInfo
-from .engines.vllm.build import check_interrupt, find_build
+from .engines.vllm.build import check_interrupt, check_sleep, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
 from .errors import ConfigError
 from .eval_result import EvalResult
 from .evaluate import ON_PROGRESS, Keep, evaluate
 from .gateway.chat import ChatFormat
-from .gateway.client import AgentClients
+from .gateway.client import ASLEEP_S, AgentClients
 from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
@@ -77,6 +77,8 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
         # servers that run already are checked when they answer
         build = find_build(engine.python)
         check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
+        if config.cluster.colocated:
+            check_sleep(build)
 
 
 async def check_parts(config: Config) -> None:
@@ -219,7 +221,7 @@ async def serving_policy(
         policy_gateway(config, fleet) as gateway,
         contextlib.nullcontext(given) if given else services(config) as given,
         gateway.serve() as base_url,
-        AgentClients(base_url) as clients,
+        _clients(config, base_url) as clients,
     ):
         yield make_player(
             config,
@@ -230,6 +232,12 @@ async def serving_policy(
             wait_ready=fleet.wait_serving,
             count_prompt=gateway.count_prompt,
         )
+
+
+def _clients(config: Config, base_url: str) -> AgentClients:
+    if config.cluster.colocated:
+        return AgentClients(base_url, patience_s=ASLEEP_S)
+    return AgentClients(base_url)
 
 
 def make_player(

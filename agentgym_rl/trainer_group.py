@@ -59,13 +59,20 @@ class TrainerGroup:
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by `watch` once every rank has ended well."""
     _url: str = ""
+    _was_started: bool = False
     _was_ready: bool = False
     """Whether all ranks were ready once: what keeps the first ones from it is no accident."""
     _is_finishing: bool = False
 
     async def start(self, controller_url: str) -> None:
-        """Start every rank; they reach the controller there."""
+        """Start every rank; they reach the controller there. Those that share devices with
+        engines are started by `watch`, once the engines are there."""
         self._url = controller_url
+        if not self.config.cluster.colocated:
+            await self._begin()
+
+    async def _begin(self) -> None:
+        self._was_started = True
         await self._start(self.recovered.checkpoint, incarnation=self.recovered.incarnation)
 
     async def watch(self) -> None:
@@ -74,7 +81,10 @@ class TrainerGroup:
         Raises:
             ProcessDied: the last loss, once `trainer.max_restarts` are used up, or a rank that was
                 never ready; or they ended before the last batch.
+            TimeoutError: engines did not leave the devices that they share with the ranks.
         """
+        if not self._was_started:
+            await self._begin()
         while (lost := await self._lost()) is not None:
             await self._restart(lost)
         if self.controller.version < self.config.steps:
@@ -127,6 +137,7 @@ class TrainerGroup:
     async def _start(
         self, checkpoint: Path | None, *, incarnation: int, served: int | None = None
     ) -> None:
+        await self.fleet.colocation.starting_ranks()
         host, port = await self.processes.address(self._names[0])
         for spec in trainer_processes(
             self.config,

@@ -144,6 +144,7 @@ async def training(
             on_step=on_step,
             recovered=recovered,
             evaluations=evaluations,
+            devices=fleet.colocation if config.cluster.colocated else None,
         )
         evaluations.recover()
         trainer = TrainerGroup(

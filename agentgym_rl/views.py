@@ -27,6 +27,8 @@ class FleetView(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The version that engines may begin to serve; None between publications."""
     updates: int
     """Publications that have ended."""
+    asleep: bool
+    """Whether they sleep: deadlines of replies stand still."""
     salts: int
     """Times that cached prefixes became nobody's: versions may come again, with other weights."""
 

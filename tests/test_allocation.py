@@ -62,7 +62,9 @@ def test_without_gpus():
         ("vllm:d4p2+fsdp:d4", "pipeline stages of servers are not offered", 7),
         ("vllm:d4+fsdp:d4t2", "whole matrices", 15),
         ("embedded:d4t2+fsdp:d4", "allowed: d (data parallelism", 11),
-        ("vllm:d4|fsdp:d4", "sleeps while the trainer uses its device is not offered", 8),
+        ("vllm:d4|fsdp:d2", "as many: vllm has d4 = 4, fsdp d2 = 2", 8),
+        ("fsdp:d4|vllm:d1t2", "as many: vllm has d1 x t2 = 2, fsdp d4 = 4", 8),
+        ("vllm:d4|fsdp[critic]:d4+fsdp:d4", "the first trainer is the policy's", 8),
         ("vllm:d4+embedded:d1+fsdp:d4", "one kind of engine", 8),
         ("vllm:d4+fsdp:d4+fsdp:d2", "has to be named, critic or ref", 16),
         ("vllm:d4+fsdp:d4+fsdp[critic]:d4", "'|' before it", 16),
@@ -89,6 +91,55 @@ def test_what_is_wrong_is_pointed_at(text, says, caret):
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(ConfigError):
         assert settings(text)["trainer.num_ranks"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "servers", "gpus", "ranks"),
+    [
+        ("vllm:d2|fsdp:d2", "vllm", 2, 1, 2),
+        ("fsdp:d4 | vllm:d2t2", "vllm", 2, 2, 4),
+        ("embedded:d1|fsdp:d1|fsdp[critic]:d1", "embedded", 1, 1, 1),
+    ],
+)
+def test_a_bar_shares_devices_as_the_key_does(text, type, servers, gpus, ranks):
+    keys = {
+        "engine.type": type,
+        "engine.num_servers": servers,
+        "trainer.num_ranks": ranks,
+        "cluster.colocated": True,
+    }
+    if type == "vllm":
+        keys["engine.tensor_parallel_size"] = gpus
+    by_keys, compact = load_config(None, keys), load_config(None, {KEY: text})
+    assert compact.cluster.colocated
+    assert compact.cluster.model_copy(update={"allocation": ""}) == by_keys.cluster
+    assert compact.model_copy(update={"cluster": by_keys.cluster}) == by_keys
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            {"engine.type": "vllm", "engine.num_servers": 2, "engine.tensor_parallel_size": 2},
+            r"engine.num_servers 2 x 2 = 4, trainer.num_ranks 1",
+        ),
+        ({"trainer.num_ranks": 2}, r"engine.num_servers 1 x 1 = 1, trainer.num_ranks 2"),
+        ({"engine.type": "vllm", "engine.urls": "http://a:8000"}, "engine.urls names servers"),
+        ({"engine.type": "vllm", "weights.transport": "nccl"}, "use shm or gloo"),
+        ({"engine.type": "vllm", "engine.gpus": [1]}, r"engine.gpus \[1\] and trainer.gpus \[\]"),
+        ({"eval.every": 2}, "start one engine more"),
+        ({"engine.type": "openai"}, "somebody else's, and cannot sleep"),
+    ],
+)
+def test_what_cannot_share_devices_is_refused(keys, says):
+    with pytest.raises(ConfigError, match=says):
+        load_config(None, {"cluster.colocated": True, **keys})
+
+
+def test_the_key_may_not_contradict_the_line():
+    assert load_config(None, {KEY: "embedded:d1|fsdp:d1", "cluster.colocated": "true"})
+    with pytest.raises(ConfigError, match=r"cluster.colocated is true, and .* makes it False"):
+        load_config(None, {KEY: "embedded:d1+fsdp:d1", "cluster.colocated": "true"})
 
 
 def test_keys_beside_it_may_not_say_otherwise(tmp_path):

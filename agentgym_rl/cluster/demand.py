@@ -16,12 +16,26 @@ from agentgym_rl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Demand:
-    """`count` alike processes, and what each needs."""
+    """`count` alike processes, and what each needs; or places, that each share with a guest."""
 
     role: str
     count: int
     cpus: int
     gpus: int = 0
+    guest: str = ""
+    """Role of as many processes that take turns with these on the same GPUs."""
+    guest_cpus: int = 0
+    """Of `cpus`, those of the guest."""
+
+    @property
+    def name(self) -> str:
+        """Who it is for."""
+        return f"{self.role} + {self.guest}" if self.guest else self.role
+
+    def share(self, role: str) -> tuple[int, float]:
+        """CPUs and GPUs of one of its processes; of two that share a GPU each is given a half."""
+        cpus = self.guest_cpus if role == self.guest else self.cpus - self.guest_cpus
+        return cpus, self.gpus / 2 if self.guest else self.gpus
 
 
 @dataclass(frozen=True)
@@ -46,10 +60,26 @@ def demands(config: Config, *, gpus: bool) -> list[Demand]:
         size = int(_on_gpu(engine.device, gpus))
         found.append(Demand("engine", engine.num_servers, engine.num_threads, size))
     size = int(_on_gpu(trainer.device, gpus))
-    found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))
+    if config.cluster.colocated:
+        found = [_shared(it, trainer.num_threads, size) for it in found]
+    else:
+        found.append(Demand("trainer", trainer.num_ranks, trainer.num_threads, size))
     if config.rollout.workers:
         found.append(Demand("rollout", config.rollout.workers, config.rollout.worker_cpus))
     return found
+
+
+def _shared(engine: Demand, rank_cpus: int, rank_gpus: int) -> Demand:
+    """Places for a server and the ranks on its GPUs, as many as it has: these count once."""
+    each = max(engine.gpus, 1)
+    return Demand(
+        "engine",
+        engine.count,
+        engine.cpus + each * rank_cpus,
+        max(engine.gpus, rank_gpus),
+        guest="trainer",
+        guest_cpus=each * rank_cpus,
+    )
 
 
 def _on_gpu(device: str, gpus: bool) -> bool:
@@ -104,6 +134,8 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
             free[room][0] -= demand.cpus
             free[room][1] -= demand.gpus
             placed[room].append(f"{demand.role}-{index}")
+            if demand.guest:
+                placed[room].append(f"{demand.guest}-{index}")
     return placed
 
 
@@ -111,7 +143,7 @@ def table(asked: Sequence[Demand], nodes: Sequence[Node]) -> str:
     """What each kind of process needs, what each node has, and the sums; 80 columns."""
     lines = [f"{'asked':<28}{'CPU':>8}{'GPU':>8}"]
     lines += [
-        f"  {f'{it.count} x {it.role} of {it.cpus} CPU, {it.gpus} GPU':<26}"
+        f"  {f'{it.count} x {it.name} of {it.cpus} CPU, {it.gpus} GPU':<26}"
         f"{it.count * it.cpus:>8}{it.count * it.gpus:>8}"
         for it in asked
     ]

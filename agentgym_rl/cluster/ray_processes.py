@@ -100,7 +100,8 @@ class RayProcesses:
         for demand in demands:
             bundles = [_bundle(demand)] * demand.count
             group = placement_group(bundles, strategy=_STRATEGIES.get(demand.role, "PACK"))
-            self._groups[demand.role], self._demands[demand.role] = group, demand
+            for role in filter(None, (demand.role, demand.guest)):
+                self._groups[role], self._demands[role] = group, demand
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 for group in self._groups.values():
@@ -114,8 +115,9 @@ class RayProcesses:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for demand in demands:
-                    for index in range(demand.count):
-                        tasks.create_task(self._settle(f"{demand.role}-{index}"))
+                    for role in filter(None, (demand.role, demand.guest)):
+                        for index in range(demand.count):
+                            tasks.create_task(self._settle(f"{role}-{index}"))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -231,7 +233,7 @@ class RayProcesses:
         for name in list(self._hosts):
             self._give_up(name)
         self._unmark()
-        for group in self._groups.values():
+        for group in {id(group): group for group in self._groups.values()}.values():
             remove_placement_group(group)
         self._groups.clear()
 
@@ -305,13 +307,13 @@ class RayProcesses:
 
     def _make(self, name: str) -> Any:
         role, _, number = name.rpartition("-")
-        demand = self._demands[role]
+        cpus, gpus = self._demands[role].share(role)
         own = self._groups.get(name)
         group, index = (own, 0) if own else (self._groups[role], int(number))
         kind: Any = ray.remote(Host)
         return kind.options(
-            num_cpus=demand.cpus,
-            num_gpus=demand.gpus,
+            num_cpus=cpus,
+            num_gpus=gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=index
             ),

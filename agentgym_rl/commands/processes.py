@@ -37,6 +37,7 @@ def engine(args: Namespace) -> int:
             index=args.index,
             transport=config.weights.transport,
             seed=config.seed,
+            sleeps=config.cluster.colocated,
         )
         exec_server(argv, env)
     from agentgym_rl.engines.embedded.main import serve

@@ -25,6 +25,7 @@ from .algo import (
     RewardConfig,
     SequenceMaskCorrection,
 )
+from .colocation import check_colocated
 from .engine import (
     EmbeddedEngineConfig,
     EndpointConfig,
@@ -138,6 +139,14 @@ class Config(Section):
         self._check_evaluations()
         if self.cluster.type != "local":
             self._check_cluster()
+        if self.cluster.colocated:
+            check_colocated(
+                self.engine,
+                self.trainer,
+                weights=self.weights,
+                evaluations=self.eval,
+                cluster=self.cluster,
+            )
         algo = self.algo
         in_group = algo.baseline in ("mean", "leave_one_out") or algo.scale == "group_std"
         if self.rollout.group_size == 1 and in_group:

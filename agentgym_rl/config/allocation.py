@@ -10,7 +10,8 @@ The form is AReaL's (github.com/inclusionAI/AReaL, `alloc_mode`), for what there
     dimension   a letter and a number: d4
 
 Spaces do not count. It says what `engine.type`, `engine.num_servers`,
-`engine.tensor_parallel_size` and `trainer.num_ranks` say, and is turned into them.
+`engine.tensor_parallel_size`, `trainer.num_ranks` and `cluster.colocated` say, and is turned into
+them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def expanded(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping
     beside = overrides if KEY in overrides else {**_dotted(values), **overrides}
     for key, value in found.items():
         given = beside.get(key, value)
-        if str(given) != str(value):
+        if str(given).lower() != str(value).lower():
             raise ConfigError(
                 f"{key} is {given}, and {KEY} {text!r} makes it {value}: leave out one of them"
             )
@@ -107,24 +108,33 @@ def settings(text: str) -> dict[str, Any]:
             reader.fail(len(text), f"no {kind}: expected one, such as {form}")
     if len(engines) > 1:
         reader.fail(engines[1].start, "one kind of engine serves a run: expected no second one")
-    for component in components:
-        if len({part.trains for part in component}) > 1:
-            late = component[1]
-            reader.fail(
-                late.start,
-                "an engine that sleeps while the trainer uses its device is not offered: give each "
-                "devices of its own ('+')",
-            )
     _check_models(trainers, components, reader)
     engine = engines[0]
+    shared = next(component for component in components if engine in component)
+    if len(shared) > 1:
+        _check_shared(engine, trainers[0], shared, reader)
     found: dict[str, Any] = {
         "engine.type": engine.backend,
         "engine.num_servers": engine.dimensions["d"],
         "trainer.num_ranks": trainers[0].dimensions["d"],
+        "cluster.colocated": len(shared) > 1,
     }
     if engine.backend == "vllm":
         found["engine.tensor_parallel_size"] = engine.dimensions.get("t", 1)
     return found
+
+
+def _check_shared(engine: Part, actor: Part, shared: list[Part], reader: _Reader) -> None:
+    """The engine sleeps while the policy's ranks train, on the same devices."""
+    late = max(engine.start, actor.start)
+    if actor not in shared:
+        reader.fail(late, "an engine shares devices with the policy's ranks, or with nobody")
+    if engine.world != actor.world:
+        reader.fail(
+            late,
+            f"parts on the same devices need as many: {engine.backend} has {_product(engine)}, "
+            f"{actor.backend} {_product(actor)}",
+        )
 
 
 def _check_models(trainers: list[Part], components: list[list[Part]], reader: _Reader) -> None:

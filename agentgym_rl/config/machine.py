@@ -29,10 +29,16 @@ class ClusterConfig(Section):
     """GPUs to ask of Slurm on each node."""
     sbatch: tuple[str, ...] = ()
     """More options of sbatch, as in ["--partition=gpu", "--time=8:00:00"]."""
+    colocated: bool = False
+    """Engines and trainer ranks share devices: engines sleep while ranks train, and ranks keep what
+    they have in memory of the CPU while engines sample. On GPUs experimental: never run."""
+    sleep_level: Literal[1, 2] = 1
+    """What becomes of the weights of an engine that sleeps: 1 they are kept in memory of the CPU;
+    2 they are forgotten, as new ones come before it samples again."""
     allocation: str = ""
     """How many of each, in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each and
-    eight trainer ranks. Sets engine.type, engine.num_servers, engine.tensor_parallel_size and
-    trainer.num_ranks (see config/allocation.py)."""
+    eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs. Sets engine.type, engine.num_servers,
+    engine.tensor_parallel_size, trainer.num_ranks and `colocated` (see config/allocation.py)."""
     stop_timeout_s: float = Field(default=5.0, gt=0)
     """Time a child has to end by itself before it is killed."""
 

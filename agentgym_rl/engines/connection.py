@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.errors import EngineError
 
 from .failures import answered
@@ -49,9 +50,10 @@ class Connection:
     ) -> Reply:
         """A reply to read and to close, once its status is known to be good; closing it early
         hangs up. A request that a pooled connection lost before anything came back is sent once
-        more, on a fresh connection. `timeout_s` is for all of it, reading included."""
+        more, on a fresh connection. `timeout_s` is for all of it, reading included; time that
+        engines sleep is not counted."""
         url = self.url + path
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        deadline = ENGINES.time() + timeout_s
         if self._pool is None:
             self._pool = HttpPool(self.url)
         try:

@@ -12,10 +12,13 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import httptools
+
+from agentgym_rl.awake import ENGINES
 
 _IDLE_S = 15.0
 """A connection that was not used for longer is not used again."""
@@ -52,7 +55,7 @@ class HttpReply:
         self._over = False
         self._error: OSError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._timer = channel.loop.call_at(deadline, self.end, TimeoutError())
+        self._timer = ENGINES.call_at(deadline, partial(self.end, TimeoutError()))
 
     async def opened(self) -> None:
         """Return when the status is known."""
@@ -148,8 +151,8 @@ class HttpPool:
         self, path: str, body: bytes, *, headers: Mapping[str, str], deadline: float
     ) -> HttpReply:
         """The reply, once its status is there. A request that a kept connection lost before
-        anything came back is sent once more, on a new connection. `deadline`, on the clock of the
-        event loop, is for all of it, reading included.
+        anything came back is sent once more, on a new connection. `deadline`, on the clock
+        `awake.ENGINES`, is for all of it, reading included.
 
         Raises:
             TimeoutError: the deadline passed.
@@ -164,7 +167,7 @@ class HttpPool:
             except ServerDisconnectedError:
                 if reply.answered:
                     raise
-        async with asyncio.timeout_at(deadline):
+        async with ENGINES.timeout(deadline - ENGINES.time()):
             channel = await self._connect()
         return await _opened(channel.ask(head, body, deadline))
 

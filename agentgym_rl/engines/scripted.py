@@ -220,8 +220,13 @@ class ScriptedEngine(Engine):
         if not rest:
             await self.resume()
 
+    @property
+    def asleep(self) -> bool:
+        """Whether not all of it is awake."""
+        return bool(self._asleep)
+
     async def is_sleeping(self) -> bool:
-        return bool(self._asleep) or self._paused is not None
+        return self.asleep or self._paused is not None
 
     async def resume(self) -> None:
         """Go on.

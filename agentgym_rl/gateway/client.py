@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # the SDK takes half a second to import
 
 _GRACE_S = 5.0
 """The gateway ends a late turn itself, and says so better; the client waits a little longer."""
+ASLEEP_S = 86_400.0
+"""Patience where engines may sleep for any time within a turn: then the gateway alone is to say."""
 
 
 class AgentClients:
@@ -22,8 +24,10 @@ class AgentClients:
     turn must not be sampled twice behind the agent's back.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, patience_s: float = _GRACE_S) -> None:
+        """`patience_s`: how much longer than a turn may take each client waits."""
         self._base_url = base_url
+        self._patience_s = patience_s
         self._base: AsyncOpenAI | None = None
 
     async def __aenter__(self) -> AgentClients:
@@ -51,5 +55,5 @@ class AgentClients:
         """A client whose key opens `session` and nothing else. Need not be closed."""
         assert self._base is not None, "use AgentClients as an async context manager"
         return self._base.with_options(
-            api_key=session.key, timeout=session.turn_timeout_s + _GRACE_S
+            api_key=session.key, timeout=session.turn_timeout_s + self._patience_s
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.asgi import Receive, Scope, Send, header, reply
+from agentgym_rl.awake import ENGINES
 
 from .errors import ApiError, bad_request
 
@@ -141,7 +142,7 @@ class Exchange:
         self.num_followers += 1
         self._company.set()
         try:
-            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
+            async with ENGINES.timeout(timeout_s), asyncio.TaskGroup() as tasks:
                 watcher = tasks.create_task(_raise_when_gone(receive), name="client")
                 await self._replay(send)
                 watcher.cancel()

@@ -58,6 +58,10 @@ class Replica:
         """A token came."""
         self.unanswered_since_s = None
 
+    def woke(self) -> None:
+        """It has slept: nothing could come, and it may take its time again from here on."""
+        self.unanswered_since_s = time.monotonic() if self.load else None
+
     def left(self, *, after_s: float) -> None:
         """A request is over. One given up at once says nothing about who was asked."""
         self.load -= 1

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.engine import Delta, Engine, Interrupt, Sampler, SamplingParams
 from agentgym_rl.errors import ConfigError, EngineError
 from agentgym_rl.waiting import Changes
@@ -27,6 +28,8 @@ COUNTERS: Mapping[str, str] = {
 }
 """What a router counts, all of them always."""
 
+_LOOK_S = 1.0
+"""While engines sleep, which is not counted in any wait for one: between two looks."""
 _MAX_FAILURES = 5
 """Failures of engines a turn survives. Replicas that leave are not counted here: those are
 removed on purpose."""
@@ -71,6 +74,8 @@ class Router(Sampler):
         self._closed = False
         self.updating_to: int | None = None
         """The version that replicas may begin to serve; None where no update is under way."""
+        self.asleep = False
+        """Whether all replicas sleep, as far as they live: what they are asked waits."""
         self.num_salts = 0
         """Times that salts were renewed."""
 
@@ -99,7 +104,8 @@ class Router(Sampler):
     def silent_s(self) -> dict[str, float]:
         """By name, how long a replica that was asked for tokens has sent none; 0 if it has. Only
         replicas that are asked."""
-        return self._replicas.silent_s
+        silent_s = self._replicas.silent_s
+        return dict.fromkeys(silent_s, 0.0) if self.asleep else silent_s
 
     def add(self, name: str, engine: Engine, *, version: int, has_spans: bool = True) -> None:
         """Put an engine in service, which serves `version` now.
@@ -152,6 +158,20 @@ class Router(Sampler):
         may come again, with other weights."""
         self._run = secrets.token_hex(4)
         self.num_salts += 1
+        self._replicas.changes.notify()
+
+    def set_asleep(self, asleep: bool) -> None:
+        """All replicas fall asleep, or are awake again. Deadlines of this process stand still
+        between (`awake.ENGINES`), and nobody is silent. Idempotent."""
+        if asleep is self.asleep:
+            return
+        self.asleep = asleep
+        if asleep:
+            ENGINES.sleep()
+        else:
+            ENGINES.wake()
+            for replica in self._replicas.serving:
+                replica.woke()
         self._replicas.changes.notify()
 
     async def wait_serving(self, *, who: str, timeout_s: float) -> None:
@@ -278,17 +298,19 @@ class Router(Sampler):
         return replica
 
     async def _wait_for_any(self, turn: PendingTurn) -> None:
-        replicas = self._replicas
-        try:
-            await replicas.changes.wait_for(
-                lambda: self._closed or bool(replicas.open),
-                who=f"request {turn.request_id}",
-                what=f"an engine that takes requests (in service: {self.serving or 'none'})",
-                timeout_s=self._wait_s,
-                on="engine",
-            )
-        except TimeoutError as error:
-            raise EngineError(str(error)) from error
+        replicas, deadline = self._replicas, ENGINES.time() + self._wait_s
+        while not (self._closed or replicas.open):
+            try:
+                await replicas.changes.wait_for(
+                    lambda: self._closed or bool(replicas.open),
+                    who=f"request {turn.request_id}",
+                    what=f"an engine that takes requests (in service: {self.serving or 'none'})",
+                    timeout_s=max(deadline - ENGINES.time(), _LOOK_S if self.asleep else 0.0),
+                    on="engine",
+                )
+            except TimeoutError as error:
+                if not self.asleep and ENGINES.time() >= deadline:
+                    raise EngineError(str(error)) from error
 
     def _account(self, segment: Segment) -> None:
         """Count how an unfinished segment ended; tell whoever looks after the replica."""

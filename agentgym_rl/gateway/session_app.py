@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.asgi import Receive, Scope, Send, reply
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import ContextLengthError, EngineError
 
@@ -134,7 +135,7 @@ class SessionApp(ABC):
 
     async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
         with _Blame(session):
-            async with asyncio.timeout(session.turn_timeout_s):
+            async with ENGINES.timeout(session.turn_timeout_s):
                 return await question.answer(session, body)
 
     async def _turn(
@@ -173,7 +174,7 @@ class SessionApp(ABC):
         """
         grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
         with _Blame(session):
-            async with asyncio.timeout(session.turn_timeout_s) as deadline:
+            async with ENGINES.timeout(session.turn_timeout_s) as deadline:
                 session.begin(deadline)
                 try:
                     async with asyncio.TaskGroup() as tasks:

@@ -14,12 +14,12 @@ import itertools
 import logging
 import math
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentgym_rl.awake import ENGINES
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config
 from agentgym_rl.gateway.sampling import SessionSampling
@@ -124,7 +124,7 @@ class Desk:
                 f"task {name!r} has its {rollout.group_size} sessions (rollout.group_size); the "
                 "next group of this task begins when they are closed"
             )
-        now, number = time.monotonic(), next(group.numbers)
+        now, number = ENGINES.time(), next(group.numbers)
         session_id = f"{group.id}-{number}"
         sampling = SessionSampling(
             temperature=rollout.temperature if temperature is None else temperature,
@@ -229,7 +229,7 @@ class Desk:
         self._buffer.admit()
         index = next(self._indices)
         task = Task(id=name, seed=derived_number(name, bits=56), data=data)
-        group = OpenGroup(f"g{index}{self._suffix}", index, task, time.monotonic())
+        group = OpenGroup(f"g{index}{self._suffix}", index, task, ENGINES.time())
         self._groups[name] = group
         return group
 
@@ -248,7 +248,7 @@ class Desk:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
-            await self._look(time.monotonic())
+            await self._look(ENGINES.time())
         raise self._failure
 
     @contextlib.contextmanager
@@ -293,7 +293,7 @@ class Desk:
             "group": seat.group.id,
             "reward": seat.reward,
             "num_turns": seat.session.num_turns,
-            "age_s": round(time.monotonic() - seat.opened_s, 3),
+            "age_s": round(ENGINES.time() - seat.opened_s, 3),
         }
 
     def status(self) -> dict[str, Any]:

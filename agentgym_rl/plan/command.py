@@ -72,19 +72,31 @@ class Planned:
         return "\n".join(parts)
 
 
+def _check_apart(config: Config, where: str) -> None:
+    if config.cluster.colocated:
+        raise ConfigError(
+            f"{where}arl plan simulates engines and trainer ranks on devices of their own, and "
+            "cluster.colocated has them take turns; plan with cluster.colocated=false, '+' in "
+            "cluster.allocation"
+        )
+
+
 def plan(
     config: Config, asked: Asked, *, say: Callable[[str], None] = lambda text: None
 ) -> Planned:
     """Make a plan of `config`; writes the files that are asked for.
 
     Raises:
-        ConfigError: rates are missing, contradict each other, or cannot be measured.
+        ConfigError: rates are missing, contradict each other, or cannot be measured; or engines
+            and ranks share devices.
     """
+    _check_apart(config, "")
     rates, recorded = _rates(config, asked), None
     calibration = None
     if asked.run is not None or rates.lengths_of == "run":
         folder = asked.run or Path(rates.calibrated_on)
         recorded = read_run(folder)
+        _check_apart(recorded.config, f"{folder}: ")
         if asked.run is not None:
             say(f"calibrating on {folder}")
             rates, simulated = calibrate(folder, recorded, rates)

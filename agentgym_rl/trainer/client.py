@@ -12,8 +12,9 @@ from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.weights.wire import call
 
-_CALL_TIMEOUT_S = 30.0
-"""Longest wait for one answer; the controller answers 204 well before."""
+_CALL_TIMEOUT_S = 90.0
+"""Longest wait for one answer; the controller answers 204 well before, but where engines take their
+time to fall asleep or to wake."""
 _PAUSE_S = 0.02
 """Between two asks for a batch that is not complete, or an engine that does not serve yet."""
 

@@ -119,6 +119,7 @@ class _Trainer:
         """The version published last (rank 0)."""
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
+        self._offload = self._stepper.offload()
         trainer = config.trainer
         self.checkpoints = Checkpoints(
             run_dir / "checkpoints",
@@ -161,15 +162,23 @@ class _Trainer:
         engine = self._config.own_engine
         attached = engine.type == "vllm" and bool(engine.urls)
         behind = self._first > 0 or attached or self._served is not None
+        if behind or self._versions.keeps_all:
+            self._state = self._policy.trained_state()
+        self._let_go()
         if not (behind or self._versions.keeps_all):
             return
-        self._state = self._policy.trained_state()
         if self._world.rank or self._served not in (None, self._first):
             return
         if behind:
             self._versions.publish(self._state, self._first)
         else:
             self._versions.keep(self._state, self._first)
+
+    def _let_go(self) -> None:
+        """Leave the device to the engines, where they share it; all ranks, before one publishes."""
+        if self._config.cluster.colocated:
+            self._offload.away()
+            self._world.barrier()
 
     def _step(self, step: int) -> None:
         """Batch `step`, to its report."""
@@ -181,11 +190,17 @@ class _Trainer:
                 timeout_s=config.trainer.batch_timeout_s,
                 republish=lambda: self._republish(step),
             )
+        if config.cluster.colocated:
+            with phases.phase("onload"):
+                self._offload.back()
         metrics = self._stepper.train(shard, phases)
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()
-            if self._world.rank == 0 and step + 1 >= (self._served or 0):
+            is_new = step + 1 >= (self._served or 0)
+            if is_new:
+                self._let_go()
+            if self._world.rank == 0 and is_new:
                 published = self._versions.publish(self._state, step + 1)
                 metrics["time/engine_pause"] = published.pause_s
                 metrics["time/weights_stage"] = published.stage_s

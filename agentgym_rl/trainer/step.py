@@ -23,6 +23,7 @@ from agentgym_rl.errors import TrainerError
 
 from .critic import Critic, Judged
 from .objective import Objective, make_objective
+from .offload import Offload
 from .optim import clip_gradients, learning_rate, set_learning_rate
 from .packed import PackedModel
 from .passes import accumulate, frozen_pass
@@ -121,6 +122,12 @@ class Stepper:
         usage.tally(tally, phases)
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
+
+    def offload(self) -> Offload:
+        """What takes all of it off the rank's device, and back."""
+        models = [model.model for model in self._models]
+        optimizers = [self.optimizer, *([self.critic.optimizer] if self.critic else [])]
+        return Offload(models, optimizers, device=self.policy.world.device)
 
     @property
     def _models(self) -> list[PackedModel]:

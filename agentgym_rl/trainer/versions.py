@@ -57,6 +57,7 @@ class VersionsOut:
             timeout_s=self._update_timeout_s,
             polls_staging=config.own_engine.type == "vllm",
             incarnation=incarnation,
+            may_sleep=config.cluster.colocated,
         )
 
     @property

@@ -25,6 +25,7 @@ class Publication:
 
     `engines` are URLs by name, `deadline` the end of it in seconds of `time.monotonic`.
     `polls_staging`: engines answer /update_weights before they have staged, and are asked.
+    `may_sleep`: some may sleep, with their weights awake, and sleep on.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class Publication:
         interrupt: Interrupt,
         polls_staging: bool,
         deadline: float,
+        may_sleep: bool = False,
     ):
         self.label = label
         self.interrupt: Interrupt = interrupt
         self._polls_staging = polls_staging
         self.deadline = deadline
+        self.may_sleep = may_sleep
         self.alive = {name: RemoteEngine(name, url) for name, url in engines.items()}
         self.failed: dict[str, str] = {}
 
@@ -99,6 +102,7 @@ class Transport(ABC):
                     publication.label,
                     interrupt=publication.interrupt,
                     deadline=time.monotonic() + share_s,
+                    may_sleep=publication.may_sleep,
                 )
             except WeightsError as error:
                 publication.fail(engine, error)

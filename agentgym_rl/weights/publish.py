@@ -67,7 +67,8 @@ class Publisher:
     `interrupt` says what a pause does with requests in flight. `timeout_s` bounds a publication
     (weights.update_timeout_s), but for the resumption of engines that failed while paused.
     `polls_staging`: the engines are of the kind that answers /update_weights at once, stages
-    beside it, and is asked how far it is.
+    beside it, and is asked how far it is. `may_sleep`: engines may be asleep but for their weights,
+    and stay so.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Publisher:
         timeout_s: float,
         polls_staging: bool,
         incarnation: int = 0,
+        may_sleep: bool = False,
     ):
         self._transport = transport
         self._interrupt: Interrupt = interrupt
         self._timeout_s = timeout_s
         self._polls_staging = polls_staging
         self._incarnation = incarnation
+        self._may_sleep = may_sleep
 
     def prepare(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Have a version ready for any number of `publish`; the tensors must not change.
@@ -109,6 +112,7 @@ class Publisher:
             interrupt=self._interrupt,
             polls_staging=self._polls_staging,
             deadline=start + timeout_s,
+            may_sleep=self._may_sleep,
         )
         staging_s = timeout_s * _STAGING_SHARE[self._interrupt]
         self._transport.stage(publication, deadline=start + staging_s)

@@ -90,12 +90,19 @@ class RemoteEngine:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
-    def swap(self, label: str, *, interrupt: Interrupt, deadline: float) -> Pause:
+    def swap(
+        self, label: str, *, interrupt: Interrupt, deadline: float, may_sleep: bool = False
+    ) -> Pause:
         """Pause, serve what is staged as `label`, resume; when nothing was sampled.
 
-        A failure in between has asked the engine to resume.
+        A failure in between has asked the engine to resume. With `may_sleep`, one that sleeps is
+        neither paused nor resumed: whoever put it to sleep wakes it.
         """
         stands_still = time.monotonic()
+        if may_sleep and self.is_sleeping(deadline=deadline):
+            self.post("/finish_weight_update", {"weight_version": label}, deadline=deadline)
+            self.check_label(label, deadline=deadline)
+            return stands_still, time.monotonic()
         try:
             self.post(PAUSE_PATHS[interrupt], None, deadline=deadline)
             if interrupt == "wait":  # until it answered it was still sampling
@@ -108,6 +115,13 @@ class RemoteEngine:
         resumed = time.monotonic()
         self.check_label(label, deadline=deadline)
         return stands_still, resumed
+
+    def is_sleeping(self, *, deadline: float) -> bool:
+        """Whether some of its memory is given back (or it is paused)."""
+        reply = self.get("/is_sleeping", deadline=deadline)
+        if not isinstance(reply, dict) or not isinstance(reply.get("is_sleeping"), bool):
+            raise WeightsError(f"{self}: GET /is_sleeping: answered {reply!r}")
+        return reply["is_sleeping"]
 
     def try_resume(self, error: WeightsError) -> None:
         """Leave no engine paused behind `error`; what fails here is added to it as a note."""

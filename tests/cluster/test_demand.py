@@ -88,3 +88,23 @@ def test_a_placement_holds_what_was_asked(asked, sizes):
         return
     assert sum(map(len, placed.values())) == sum(it.count for it in asked)
     assert not any(line.missing for line in totals(asked, nodes))
+
+
+def test_who_takes_turns_is_asked_for_once():
+    asked = demands(_of("vllm:d2|fsdp:d2", **{"trainer.num_threads": 3}), gpus=True)
+    assert asked == [Demand("engine", 2, cpus=4, gpus=1, guest="trainer", guest_cpus=3)]
+    assert (asked[0].share("engine"), asked[0].share("trainer")) == ((1, 0.5), (3, 0.5))
+    placed = check(asked, [Node("one", cpus=8, gpus=2)])
+    assert placed == {"one": ["engine-0", "trainer-0", "engine-1", "trainer-1"]}
+    with pytest.raises(ConfigError, match="missing"):
+        check(asked, [Node("one", cpus=8, gpus=1)])
+
+
+def test_a_large_server_has_as_many_ranks_on_its_gpus():
+    (asked,) = demands(_of("vllm:d1t2|fsdp:d2"), gpus=True)
+    assert (asked.cpus, asked.gpus, asked.guest_cpus) == (3, 2, 2)
+
+
+def test_on_cpus_turns_need_no_gpus():
+    (asked,) = demands(_of("embedded:d1|fsdp:d1"), gpus=False)
+    assert (asked.gpus, asked.share("engine"), asked.share("trainer")) == (0, (1, 0), (1, 0))

@@ -31,3 +31,10 @@ def test_the_script_of_a_job(tmp_path, capsys):
     assert not end.value.code
     assert "#SBATCH --nodes=1" in json.loads(capsys.readouterr().out)["script"]
     assert not (tmp_path / "run").exists()
+
+
+def test_who_takes_turns_on_the_same_devices(tmp_path):
+    keys = {"cluster.allocation": "embedded:d2|fsdp:d2", "run": str(tmp_path / "run")}
+    text = asyncio.run(dry_run(load_config(None, keys)))
+    assert "2 x engine + trainer of 2 CPU threads" in text
+    assert "engines sleep (level 1) while ranks train" in text

@@ -19,7 +19,15 @@ CPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=True, has_plugin=True)
 GPU = VllmBuild("/v/bin/python", "0.32.0", is_cpu=False, has_plugin=True)
 
 
-def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", seed: int = 0, **fields):
+def command(
+    build: VllmBuild,
+    *,
+    index: int = 0,
+    transport: str = "shm",
+    seed: int = 0,
+    sleeps: bool = False,
+    **fields,
+):
     return server_command(
         VllmEngineConfig(**fields),
         model_dir=Path("/m"),
@@ -29,6 +37,7 @@ def command(build: VllmBuild, *, index: int = 0, transport: str = "shm", seed: i
         index=index,
         transport=transport,
         seed=seed,
+        sleeps=sleeps,
         build=build,
     )
 
@@ -56,6 +65,28 @@ def test_a_gpu_server_has_nothing_of_the_cpu():
     assert value(argv, "--gpu-memory-utilization") == "0.5"
     assert value(argv, "--tensor-parallel-size") == "2"
     assert not {"VLLM_CPU_KVCACHE_SPACE", "CUDA_VISIBLE_DEVICES"} & env.keys()
+
+
+def test_a_server_that_shares_its_gpu_can_sleep():
+    argv, env = command(GPU, sleeps=True)
+    assert "--enable-sleep-mode" in argv
+    assert value(argv, "--gpu-memory-utilization") == "0.85"
+    assert env["VLLM_SERVER_DEV_MODE"] == "1"
+    argv, _ = command(GPU, sleeps=True, gpu_memory_utilization=0.4)
+    assert value(argv, "--gpu-memory-utilization") == "0.4"
+    assert "--enable-sleep-mode" not in command(GPU)[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (CPU, "has a CPU build of vLLM .0.32.0., whose sleep mode frees nothing"),
+        (VllmBuild("/v", "0.31.0", is_cpu=False, has_plugin=True), "as vLLM has it since 0.32"),
+    ],
+)
+def test_a_vllm_that_cannot_sleep_is_refused(build, says):
+    with pytest.raises(ConfigError, match=says):
+        command(build, sleeps=True)
 
 
 @pytest.mark.parametrize(

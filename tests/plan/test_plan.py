@@ -5,7 +5,9 @@ import json
 import pytest
 
 from agentgym_rl import cli
+from agentgym_rl.config import load_config
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.plan.command import Asked, plan
 from agentgym_rl.plan.gpus import rates_of
 from agentgym_rl.plan.rates import HardwareRates, load_rates
 
@@ -104,3 +106,9 @@ def test_rates_of_a_run_need_the_run(tmp_path):
     file.write_text('lengths_of = "run"')
     with pytest.raises(ConfigError, match="calibrated_on"):
         load_rates(file)
+
+
+def test_turns_on_shared_devices_are_not_planned():
+    config = load_config(None, {"cluster.colocated": True})
+    with pytest.raises(ConfigError, match="on devices of their own"):
+        plan(config, Asked())

@@ -41,6 +41,7 @@ class Running:
             timeout_s=30,
             polls_staging=False,
             incarnation=number,
+            may_sleep=self.fleet.colocation.is_on,
         )
 
     async def publish(self, version: int) -> tuple[str, ...]:

@@ -241,3 +241,13 @@ def test_a_server_by_url_joins_at_the_next_version_and_is_left_running(tmp_path,
                     watch.cancel()
 
     asyncio.run(play())
+
+
+def test_nobody_joins_engines_that_share_devices_with_the_trainer(tmp_path):
+    async def play() -> None:
+        keys = {"cluster.colocated": True, "trainer.num_ranks": 2}
+        async with running(tmp_path, **keys) as run:
+            with pytest.raises(ConfigError, match="share their devices"):
+                await Members(run.config, run.fleet).add()
+
+    asyncio.run(play())

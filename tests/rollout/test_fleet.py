@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from agentgym_rl import servers
 from agentgym_rl.config import load_config
+from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.vllm.checks import Checked
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.fleet import Fleet
@@ -170,3 +171,67 @@ def test_a_server_that_never_starts_is_the_end(tmp_path):
 
     with pytest.raises(ProcessDied, match=r"engine-\d exited with 2"):
         asyncio.run(play())
+
+
+COLOCATED = {"cluster.colocated": True, "trainer.num_ranks": 2}
+
+
+async def _handed_out(run: Running) -> None:
+    assert await run.fleet.colocation.to_ranks(lead=True, wanted=lambda: True)
+
+
+async def _long_turn(run: Running, name: str) -> list[int]:
+    sampling = SamplingParams(max_tokens=400, temperature=2.0)
+    call = run.fleet.router.generate([5, 80, 33], sampling, request_id=name, session_id=name)
+    return [version async for delta in call for version in delta.versions]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_server_killed_in_its_sleep_is_replaced_in_the_engines_turn(tmp_path, level):
+    async def play() -> None:
+        async with (
+            running(tmp_path, **COLOCATED, **{"cluster.sleep_level": level}) as run,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await _handed_out(run)
+            turn = tasks.create_task(_long_turn(run, "waits"))
+            run.kill("engine-1")
+            await run.until(lambda: run.fleet.router.serving == ["engine-0"])
+            await asyncio.sleep(0.5)
+            assert run.fleet.restarts == 0  # the devices are the ranks'
+            assert not turn.done()
+            assert await run.publish(1) == ("engine-0",)
+            assert await run.all_serve() == {1}
+            assert run.fleet.restarts == 1
+            assert set(await turn) == {1}
+            slept = run.fleet.colocation.slept()
+            assert {name: len(it) for name, it in slept.items()} == dict.fromkeys(NAMES, 1)
+
+    asyncio.run(play())
+
+
+def test_publishers_lost_in_the_middle_leave_nobody_resumed_and_nobody_forgotten(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **COLOCATED, **{"cluster.sleep_level": 2}) as run:
+            await _handed_out(run)
+            assert len(await run.fleet.begin_publication(1)) == 2
+            await run.fleet.replace_publishers(1)
+            assert all([await s.engine.is_sleeping() for s in run.fleet._servers.values()])
+            run.incarnation(1)
+            await run.fleet.colocation.starting_ranks()
+            await run.fleet.colocation.ranks_started()
+            assert all([await s.engine.is_sleeping() for s in run.fleet._servers.values()])
+            await run.publish(1)
+            assert await run.all_serve() == {1}
+            assert run.fleet.restarts == 0
+
+    asyncio.run(play())
+
+
+def test_a_publication_to_engines_that_are_awake_is_as_ever(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, **COLOCATED) as run:
+            assert await run.publish(1) == tuple(NAMES)
+            assert await run.all_serve() == {1}
+
+    asyncio.run(play())

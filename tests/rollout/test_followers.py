@@ -253,3 +253,18 @@ def test_without_an_engine_an_episode_waits_and_is_told(monkeypatch):
             await pair.worker.wait_serving()
 
     asyncio.run(play())
+
+
+def test_workers_know_that_engines_sleep(monkeypatch):
+    async def play() -> None:
+        pair = Pair(monkeypatch)
+        pair.add("engine-0", 0)
+        await pair.look()
+        pair.router.set_asleep(True)
+        await pair.look()
+        assert pair.worker.router.asleep
+        pair.router.set_asleep(False)
+        await pair.look()
+        assert not pair.worker.router.asleep
+
+    asyncio.run(play())

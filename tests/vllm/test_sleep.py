@@ -32,6 +32,7 @@ def test_what_is_in_flight_outlives_a_sleep(server):
     async def play():
         engine, started = HttpEngine(server.url, send_seed=False), asyncio.Event()
         try:
+            await engine.name_version(0)
             calm = await _tokens(engine, "calm", asyncio.Event())
             async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
                 early = tasks.create_task(_tokens(engine, "early", started))

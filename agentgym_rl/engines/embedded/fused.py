@@ -87,8 +87,11 @@ class FusedWeights:
             return tensor.to(device) if device is not None else tensor.new_empty(0)
 
         def moved_layer(layer: FusedLayer) -> FusedLayer:
-            parts: dict[str, Any] = {part.name: getattr(layer, part.name) for part in fields(layer)}
-            return FusedLayer(**{k: t if t is None else moved(t) for k, t in parts.items()})
+            parts: dict[str, Any] = {}
+            for part in fields(layer):
+                tensor = getattr(layer, part.name)
+                parts[part.name] = None if tensor is None else moved(tensor)
+            return FusedLayer(**parts)
 
         embed = moved(self.embed)
         return FusedWeights(

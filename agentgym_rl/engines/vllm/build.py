@@ -96,6 +96,23 @@ def check_interrupt(interrupt: Interrupt, *, has_spans: bool, where: str) -> Non
         )
 
 
+def check_sleep(build: VllmBuild) -> None:
+    """Raises ConfigError when servers of that vLLM cannot give the memory of a GPU back."""
+    if build.is_cpu:
+        raise ConfigError(
+            f"cluster.colocated: {build.python} has a CPU build of vLLM ({build.version}), whose "
+            "sleep mode frees nothing (--enable-sleep-mode is refused there). Use a GPU build, the "
+            "embedded engine, or devices apart (cluster.colocated=false, '+' in "
+            "cluster.allocation)"
+        )
+    if not build.has_spans:
+        raise ConfigError(
+            f"cluster.colocated: {build.python} has vLLM {build.version}; requests that outlast a "
+            f"sleep need to know which version sampled which token, as vLLM has it since "
+            f"{'.'.join(map(str, SPANS_SINCE))}"
+        )
+
+
 def parse_release(version: str) -> tuple[int, ...]:
     """(0, 32, 0) of "0.32.0", "0.32.0.post1" or "0.32.0+cpu"; () of what is no version."""
     found = re.match(r"\d+(\.\d+)*", version)

@@ -11,13 +11,16 @@ from typing import NoReturn
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.errors import ConfigError
 
-from .build import VllmBuild, find_build
+from .build import VllmBuild, check_sleep, find_build
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
 
 BACKENDS: Mapping[str, str] = {"shm": SHM, "gloo": GLOO, "nccl": "nccl", "ipc": "ipc"}
 """weights.transport -> backend of vLLM's --weight-transfer-config."""
 EXTENSION = "agentgym_rl.engines.vllm.worker.StagingExtension"
 
+_SHARE_WITH_A_RANK = 0.85
+"""Of the memory of a GPU, where a rank has a CUDA context and NCCL's buffers beside the server,
+which stay when everything else of it leaves; vLLM's own default is 0.92."""
 _SEEDS_APART = 10_007
 """Between the servers of one run's seed and those of the next."""
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
@@ -33,18 +36,23 @@ def server_command(
     index: int,
     transport: str,
     seed: int,
+    sleeps: bool = False,
     build: VllmBuild | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """argv of server `index`, and what to add to its environment.
 
     `seed`: of sampling where requests bring none, as they must not on a CPU; other for each server.
 
+    `sleeps`: it shares its GPUs with trainer ranks, and gives their memory back when told to.
+
     `build`: what `find_build(config.python)` says, which is asked where it is None.
 
     Raises:
-        ConfigError: see `find_build`.
+        ConfigError: see `find_build`, and `check_sleep`.
     """
     build = build or find_build(config.python)
+    if sleeps:
+        check_sleep(build)
     argv = [
         # -P: nothing in the current folder may take the place of an installed package.
         *(build.python, "-P", "-m", _ENTRY),
@@ -72,8 +80,10 @@ def server_command(
         argv += ["--tensor-parallel-size", str(config.tensor_parallel_size)]
     if build.is_cpu:
         argv.append("--enforce-eager")
-    elif config.gpu_memory_utilization:
-        argv += ["--gpu-memory-utilization", f"{config.gpu_memory_utilization:g}"]
+    elif share := config.gpu_memory_utilization or (_SHARE_WITH_A_RANK if sleeps else 0.0):
+        argv += ["--gpu-memory-utilization", f"{share:g}"]
+    if sleeps:
+        argv.append("--enable-sleep-mode")
     return [*argv, *config.flags], _environment(config, build, index, transport)
 
 
