@@ -58,7 +58,7 @@ def loop() -> asyncio.AbstractEventLoop:
 @cache
 def empty_folder() -> Path:
     """A run's folder before its first start, to be copied: that is faster than to make it."""
-    folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-world-"))
+    folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="world-of-arl-"))
     EpisodeLog(folder / "episodes.db").close()
     limits = f"steps = {STEPS}\n[rollout]\ngroups_per_batch = {B}\n"  # as the ledger reads it
     (folder / "config.toml").write_text(limits)
@@ -116,7 +116,7 @@ class World:
         """`held`: so many groups, the oldest, are played only when there are no others."""
         self.config = config
         self._held = held
-        self.run = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-world-"))
+        self.run = Path(tempfile.mkdtemp(dir=MEMORY, prefix="world-of-arl-"))
         shutil.copytree(empty_folder(), self.run, dirs_exist_ok=True)
         self._reader = sqlite3.connect(self.run / "episodes.db", isolation_level=None)
         self.members: dict[str, Trajectory] = {}
