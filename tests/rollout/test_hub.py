@@ -73,7 +73,7 @@ class World:
     """A hub, its workers, and books of what they were told."""
 
     def __init__(self, recovered: Recovered = Recovered()) -> None:  # noqa: B008 - frozen
-        self.folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-hub-"))
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="hub-of-arl-"))
         self.loop = asyncio.new_event_loop()
         self.log = Gated(self.folder / "episodes.db")
         self.metrics: dict[str, float] = {}

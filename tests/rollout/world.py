@@ -58,7 +58,7 @@ def loop() -> asyncio.AbstractEventLoop:
 @cache
 def empty_folder() -> Path:
     """A run's folder before its first start, to be copied: that is faster than to make it."""
-    folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-world-"))
+    folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="world-of-arl-"))
     EpisodeLog(folder / "episodes.db").close()
     limits = f"steps = {STEPS}\n[rollout]\ngroups_per_batch = {B}\n"  # as the ledger reads it
     (folder / "config.toml").write_text(limits)
@@ -116,7 +116,7 @@ class World:
         """`held`: so many groups, the oldest, are played only when there are no others."""
         self.config = config
         self._held = held
-        self.run = Path(tempfile.mkdtemp(dir=MEMORY, prefix="arl-world-"))
+        self.run = Path(tempfile.mkdtemp(dir=MEMORY, prefix="world-of-arl-"))
         shutil.copytree(empty_folder(), self.run, dirs_exist_ok=True)
         self._reader = sqlite3.connect(self.run / "episodes.db", isolation_level=None)
         self.members: dict[str, Trajectory] = {}
@@ -129,6 +129,8 @@ class World:
         """As ranks were given them."""
         self.seen: Counter[str] = Counter()
         """What happened, to see that schedules are worth something."""
+        self._last_version = 0
+        """The latest that any life had."""
         self._rewards = itertools.count(1)
         self._stack = ExitStack()
         self._open()
@@ -418,6 +420,7 @@ class World:
     async def _report(self, report: StepReport, token: str) -> None:
         assert await self.life.controller.reported(report, token=token) is not None
         self.version = max(self.version, report.version)
+        self._last_version = max(self._last_version, self.version)
 
     def _learn_stale(self) -> None:
         """Which groups the log calls stale; they must be."""
@@ -425,16 +428,10 @@ class World:
         for (name,) in self._reader.execute(query).fetchall():
             if self.ended[name] != "stale":
                 assert name in self._waiting(), f"{name} was in a batch"
-                newest = max(self.version, self._last_version)
-                assert self._age(name, newest) > self.config.rollout.max_staleness, name
+                age = self._age(name, self._last_version)
+                assert age > self.config.rollout.max_staleness, name
                 self.ended[name] = "stale"
                 self.seen["stale"] += 1
-
-    @property
-    def _last_version(self) -> int:
-        """The latest that any life had."""
-        self._highest = max(getattr(self, "_highest", 0), self.version)
-        return self._highest
 
     def _waiting(self) -> list[str]:
         """Groups that are in no batch, the oldest first."""
