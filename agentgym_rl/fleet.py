@@ -21,8 +21,8 @@ from .colocation import Colocation
 from .config import Config
 from .engine import EngineInfo
 from .engines.client import HttpEngine
-from .errors import ConfigError, EngineError, InfraError, ProcessDied, WeightsError
-from .fleet_checks import agreed, check_seeds, hanging, make_router
+from .errors import ConfigError, EngineError, ProcessDied, WeightsError
+from .fleet_checks import agreed, check_seeds, hanging, make_router, wait_serving
 from .followers import Followers, shortest
 from .servers import AttachedServer, OwnServer, Server, make_server, make_servers
 from .waiting import Wait, watched
@@ -201,11 +201,7 @@ class Fleet:
         Raises:
             InfraError: none did within `engine.start_timeout_s`.
         """
-        limit_s = self._config.own_engine.start_timeout_s
-        try:
-            await self.router.wait_serving(who="an episode", timeout_s=limit_s)
-        except TimeoutError as error:
-            raise InfraError(str(error)) from error
+        await wait_serving(self._config, self.router)
 
     async def take(self, version: int, file: Path) -> None:
         """Serve `version`, whose weights are in `file`, and nothing else until the next `take`:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from .config import Config, EmbeddedEngineConfig, VllmEngineConfig
 from .engine import EngineInfo
-from .errors import ConfigError, EngineError
+from .errors import ConfigError, EngineError, InfraError
 from .gateway.router import Router
 from .servers import Server
 
@@ -95,3 +95,16 @@ async def hanging(
         for name, seconds in silent_s().items():
             if seconds > limit_s:
                 yield name, seconds
+
+
+async def wait_serving(config: Config, router: Router) -> None:
+    """Wait until some engine serves.
+
+    Raises:
+        InfraError: none did within `engine.start_timeout_s`.
+    """
+    limit_s = config.own_engine.start_timeout_s
+    try:
+        await router.wait_serving(who="an episode", timeout_s=limit_s)
+    except TimeoutError as error:
+        raise InfraError(str(error)) from error

@@ -16,7 +16,7 @@ from .config import Config
 from .engine import EngineInfo
 from .engines.client import HttpEngine
 from .errors import EngineError, InfraError
-from .fleet_checks import agreed, make_router
+from .fleet_checks import agreed, make_router, wait_serving
 from .hub_client import CutOff, HubClient, HubError, RunEnding
 from .servers import client_of
 from .views import FleetView, ReplicaView, Told, Used
@@ -87,11 +87,7 @@ class FollowedFleet:
         Raises:
             InfraError: none did within `engine.start_timeout_s`.
         """
-        limit_s = self._config.own_engine.start_timeout_s
-        try:
-            await self.router.wait_serving(who="an episode", timeout_s=limit_s)
-        except TimeoutError as error:
-            raise InfraError(str(error)) from error
+        await wait_serving(self._config, self.router)
 
     async def _look(self) -> None:
         """Tell the controller what there is to tell, and do as it says, once it says something."""
