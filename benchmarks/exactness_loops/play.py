@@ -32,7 +32,9 @@ from .client import Client
 AT_ONCE = 24
 MAX_TOKENS = 96
 _TURN_S = 120.0
-_UPDATE_EVERY_S = (0.2, 1.0)
+# By the speed of the engine: turns of the embedded one take tens of milliseconds, and updates
+# have to meet some of them.
+_UPDATE_EVERY_S = {"embedded": (0.02, 0.1), "vllm": (0.2, 1.0)}
 _INTERRUPTS: tuple[Interrupt, ...] = get_args(Interrupt)
 
 
@@ -107,6 +109,7 @@ class _Updates:
         self.version = version
         self._weights = weights
         self._engine = engine
+        self._every_s = _UPDATE_EVERY_S["vllm" if engine.is_vllm else "embedded"]
         self._router = Router(interrupt=interrupt, wait_s=_TURN_S)
         self._publisher = Publisher(
             transport=SharedFiles(folder),
@@ -134,7 +137,7 @@ class _Updates:
         draw = random.Random(self.version)
         while not stop.is_set():
             try:
-                async with asyncio.timeout(draw.uniform(*_UPDATE_EVERY_S)):
+                async with asyncio.timeout(draw.uniform(*self._every_s)):
                     await stop.wait()
             except TimeoutError:
                 await self._next()
