@@ -10,6 +10,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+_BITS = {4: np.dtype(np.int32), 1: np.dtype(np.int8)}
+"""By how many bytes: as what they are compared."""
+
 
 class Runs(NamedTuple):
     """Where any of several arrays of one length changes, a run ends for all of them."""
@@ -25,17 +28,18 @@ def runs_of(arrays: Sequence[Array]) -> Runs:
     length = len(arrays[0])
     if not length:
         return Runs(np.zeros(0, np.int32), arrays)
-    changes = np.ones(length, np.bool_)  # the first one begins a run
-    after = changes[1:]
-    after[:] = False
-    for array in arrays:
-        bits = array.view(np.int32 if array.itemsize == 4 else np.int8)
-        after |= bits[1:] != bits[:-1]
-    starts = changes.nonzero()[0]
-    lengths = np.empty(len(starts), np.int32)
-    lengths[:-1] = starts[1:] - starts[:-1]
-    lengths[-1] = length - starts[-1]
-    return Runs(lengths, [array[starts] for array in arrays])
+    first, *others = [array.view(_BITS[array.itemsize]) for array in arrays]
+    changes = first[1:] != first[:-1]
+    for bits in others:
+        changes |= bits[1:] != bits[:-1]
+    inner = changes.nonzero()[0]
+    ends = np.empty(len(inner) + 1, np.int64)  # of each run, its last entry
+    ends[:-1] = inner
+    ends[-1] = length - 1
+    lengths = np.empty(len(ends), np.int32)
+    lengths[0] = ends[0] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:], casting="unsafe")
+    return Runs(lengths, [array.take(ends) for array in arrays])
 
 
 def repeated(runs: Runs, *, total: int) -> list[Array]:
