@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 from .arguments import parse
-from .commands import engines, parts, planning, processes, records, running
+from .commands import members, parts, planning, processes, records, running
 from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
 from .out_of_memory import end_without_memory
@@ -38,7 +38,8 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "check": parts.check,
     "new": parts.new,
     "doctor": parts.doctor,
-    "engines": engines.engines,
+    "engines": members.engines,
+    "workers": members.workers,
     "engine": processes.engine,
     "rollout": processes.rollout,
     "trainer": processes.trainer,

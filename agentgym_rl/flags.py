@@ -136,6 +136,14 @@ def _engines(parser: ArgumentParser) -> None:
     parser.add_argument("--remove", metavar="ENGINE", help="let this one go, by name or URL")
 
 
+def _workers(parser: ArgumentParser) -> None:
+    parser.description = help_texts.WORKERS
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--add", nargs="?", const=1, type=int, metavar="N", help="so many more (1)")
+    parser.add_argument("--remove", metavar="WORKER", help="let this one go, by name")
+
+
 def _replay(parser: ArgumentParser) -> None:
     parser.description = help_texts.REPLAY
     _json(parser)
@@ -254,6 +262,7 @@ _COMMANDS = {
     "new": (_new, "a package with an environment of your own, ready to train"),
     "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
     "engines": (_engines, "the engines of a run that lives: list them, add some, remove one"),
+    "workers": (_workers, "its rollout workers, likewise"),
     "engine": (_engine, "serve a policy over the engine protocol"),
     "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
     "trainer": (_trainer, "one trainer rank (started by `arl train`)"),

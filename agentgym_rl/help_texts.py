@@ -121,6 +121,22 @@ to its owner alone (control.json in its folder).
 Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
 """
 
+WORKERS = """\
+The rollout workers of a run that lives; they may come and go while it trains.
+
+  arl workers runs/NAME                       who plays, and how many groups
+  arl workers runs/NAME --add                 one more; --add 2: two
+  arl workers runs/NAME --remove rollout-0    it plays what it has, and then ends
+
+For runs that began with workers (`rollout.workers`). Each plays an equal share of
+the groups. One that leaves has rollout.episode_timeout_s to play what it has to
+the end; others play the rest. The last one that plays cannot leave. `arl train
+--resume` starts with the configured number again. Asks the run itself, which
+tells its address to its owner alone (control.json in its folder).
+
+Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
+"""
+
 REPLAY = """\
 Train a batch of a run once more, and compare it with what the run recorded.
 

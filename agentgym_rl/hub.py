@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
 
 from .buffer import Buffer
 from .config import Config
@@ -22,10 +20,11 @@ from .controller import Controller
 from .episode_log import EpisodeLog
 from .groups import FinishedGroups
 from .recovery import NOTHING, Recovered
-from .task import Task, TaskSource
+from .task import TaskSource
 from .task_cursor import TaskCursor
 from .trajectory import Trajectory
 from .views import Lease
+from .worker_lives import OpenGroup, WorkerLife
 
 log = logging.getLogger(__name__)
 
@@ -42,44 +41,6 @@ class Refused(ValueError):
 
 class Busy(Exception):
     """The same episode is just being recorded: say it again."""
-
-
-@dataclass(eq=False)
-class WorkerLife:
-    """A worker from its start to its loss. `name` is the same in all its lives."""
-
-    name: str
-    number: int
-    token: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    is_ready: bool = False
-    heard_s: float = field(default_factory=time.monotonic)
-    """When it last said anything."""
-    groups: set[OpenGroup] = field(default_factory=set["OpenGroup"])
-    """What it plays."""
-
-    @property
-    def id(self) -> str:
-        """ "rollout-1#2" after two restarts."""
-        return f"{self.name}#{self.number}" if self.number else self.name
-
-
-@dataclass(eq=False)
-class OpenGroup:
-    """A group that was admitted, and is not complete."""
-
-    id: str
-    index: int
-    task: Task
-    names: list[str]
-    """Episode ids of its members, in their order."""
-    members: dict[str, Trajectory]
-    arriving: set[str] = field(default_factory=set[str])
-    """Members that are on their way into the log."""
-
-    @property
-    def missing(self) -> list[str]:
-        """Members that have to be played."""
-        return [n for n in self.names if n not in self.members and n not in self.arriving]
 
 
 class Hub:
@@ -170,6 +131,11 @@ class Hub:
         log.info("%s plays", life.id)
         self._changed()
 
+    def dismiss(self, life: WorkerLife) -> None:
+        """A worker is to play what it has to the end, and is then told to end."""
+        life.is_leaving = True
+        self._changed()
+
     def lose(self, life: WorkerLife) -> None:
         """Give a worker up: others play what it has not brought. Idempotent."""
         if self._lives.pop(life.token, None) is None:
@@ -186,8 +152,8 @@ class Hub:
 
     @property
     def num_ready(self) -> int:
-        """Living workers that play."""
-        return sum(life.is_ready for life in self._lives.values())
+        """Living workers that play, and stay."""
+        return sum(life.is_ready and not life.is_leaving for life in self._lives.values())
 
     def open(self) -> None:
         """Lease groups from now on."""
@@ -199,6 +165,10 @@ class Hub:
         self.is_closing = True
         self.changes.notify()
 
+    def is_over(self, life: WorkerLife) -> bool:
+        """Whether there is nothing more for a living worker to do."""
+        return self.is_closing or (life.is_leaving and not life.groups)
+
     # ------------------------------------------------------------------ groups
     async def lease(self, life: WorkerLife) -> Lease | None:
         """A group for this worker, if there is one within the long poll.
@@ -208,7 +178,7 @@ class Hub:
         """
         try:
             await self.changes.wait_for(
-                lambda: self._may_lease(life) or self._is_over(life),
+                lambda: self._may_lease(life) or self._is_done(life),
                 who=life.name,
                 what="room under the staleness bound",
                 timeout_s=LONG_POLL_S,
@@ -223,8 +193,9 @@ class Hub:
             if not group.missing:
                 await self._complete(group)
                 return None
-            if self._is_over(life):
+            if life.is_leaving or self._is_done(life):
                 self._again.append(group)
+                self.changes.notify()
                 return None
             life.groups.add(group)
             return Lease.of(group.id, group.task, group.missing)
@@ -282,10 +253,10 @@ class Hub:
 
     def _may_lease(self, life: WorkerLife) -> bool:
         """Each worker gets its share of what may be played at once, and of a lost one's more."""
-        if self._is_over(life) or not self._is_open:
+        if life.is_leaving or self._is_done(life) or not self._is_open:
             return False
         share = -(-self._buffer.limit // max(1, self.num_ready))
         return bool(self._again) or (self._buffer.capacity >= 1 and len(life.groups) < share)
 
-    def _is_over(self, life: WorkerLife) -> bool:
-        return self.is_closing or not self.is_alive(life)
+    def _is_done(self, life: WorkerLife) -> bool:
+        return self.is_over(life) or not self.is_alive(life)

@@ -5,7 +5,8 @@
     POST /member  a Trajectory   200 the log has it | 409 its group is not this worker's | 503 again
     POST /follow  Told           200 the engines, a NumberedView | 204 no news
 
-All: 401 to whoever has been given up, 410 when the run is ending.
+All: 401 to whoever has been given up, 410 when the run is ending, or there is no more to play for
+this worker, which is leaving.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .views import Told
 MAX_MEMBER_BYTES = 512_000_000
 MAX_TOLD_BYTES = 1_000_000
 
-_ENDING = 410, b"the run is ending"
+_ENDING = 410, b"nothing more is to be played"
 _UNKNOWN = 401, b"unknown token"
 
 
@@ -69,7 +70,7 @@ class HubApi:
         body = await read_body(receive, limit_bytes=limit)
         if not hub.is_alive(life):  # given up meanwhile
             return _UNKNOWN
-        if hub.is_closing:
+        if hub.is_over(life):
             if path == "/follow":  # its last words
                 self._followers.hear(life.id, _told(body))
             return _ENDING
@@ -84,7 +85,7 @@ class HubApi:
         else:
             view = await self._followers.follow(life.id, _told(body))
             found = msgspec.msgpack.encode(view) if view else b""
-        if not found and hub.is_closing:
+        if not found and path != "/member" and hub.is_over(life):
             return _ENDING
         if not found and not hub.is_alive(life):
             return _UNKNOWN

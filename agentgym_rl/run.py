@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .cluster.forking import ForkServer
 from .config import Config
+from .elastic_workers import ElasticWorkers
 from .episode import Player
 from .evaluate import EvalResult
 from .evaluator import Evaluator
@@ -24,7 +25,8 @@ from .run_dir import record_tasks
 from .stack import check, serving_policy, task_source
 from .task import TaskSource
 from .training import Played, TrainingRun, TrainResult, training
-from .workers import Workers
+
+_Producer = Rollout | ElasticWorkers
 
 
 async def train(
@@ -76,7 +78,7 @@ class _PlayedRun(TrainingRun):
             counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
             episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
             pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
-        restarts = rollout.restarts if isinstance(rollout, Workers) else 0
+        restarts = rollout.restarts if isinstance(rollout, ElasticWorkers) else 0
         return Played(rollout.finished, pace, before, after, restarts)
 
     async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
@@ -93,7 +95,7 @@ class _PlayedRun(TrainingRun):
             self.controller.version, player, on_progress=self.progress.evaluating
         )
 
-    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> Rollout | Workers:
+    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> _Producer:
         tasks = task_source(self.config, "train", seed=self.config.seed)
         record_tasks(self.run_dir, tasks)
         async with self._rollout(player, tasks) as rollout:
@@ -107,7 +109,7 @@ class _PlayedRun(TrainingRun):
         return rollout
 
     @asynccontextmanager
-    async def _rollout(self, player: Player, tasks: TaskSource) -> AsyncIterator[Rollout | Workers]:
+    async def _rollout(self, player: Player, tasks: TaskSource) -> AsyncIterator[_Producer]:
         """Who plays: this process, by `player`, or others."""
         if not self.config.rollout.workers:
             yield Rollout(
@@ -127,7 +129,7 @@ class _PlayedRun(TrainingRun):
             episodes=self.episodes,
             recovered=self.recovered,
         )
-        workers = Workers(
+        self.workers = ElasticWorkers(
             self.config,
             self.config_file,
             self.processes,
@@ -135,5 +137,5 @@ class _PlayedRun(TrainingRun):
             self.fleet.followers,
             on_error=self.controller.fail,
         )
-        async with workers.started():
-            yield workers
+        async with self.workers.started():
+            yield self.workers

@@ -28,8 +28,10 @@ from .controller import Controller
 from .controller_api import ControllerApi
 from .elastic_api import ElasticApi, told
 from .elastic_fleet import ElasticFleet
+from .elastic_workers import ElasticWorkers
 from .engine_loads import EngineLoads
 from .episode_log import EpisodeLog
+from .errors import ConfigError, InfraError
 from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
 from .fleet_members import Members
@@ -207,6 +209,8 @@ class TrainingRun(ABC):
     progress: Progress
     recovered: Recovered
     evaluations: EvalQueue
+    workers: ElasticWorkers | None = None
+    """Who plays, where that is others, once they are being started."""
 
     @property
     @abstractmethod
@@ -256,7 +260,18 @@ class TrainingRun(ABC):
 
     def _api(self, token: str) -> ElasticApi:
         ranks = ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
-        return ElasticApi(Members(self.config, self.fleet), token=token, others=ranks)
+        members = Members(self.config, self.fleet)
+        return ElasticApi(members, self._workers, token=token, others=ranks)
+
+    def _workers(self) -> ElasticWorkers:
+        if not self.config.rollout.workers:
+            raise ConfigError(
+                "this run has no rollout workers: `arl train` plays its groups itself "
+                "(rollout.workers=0)"
+            )
+        if self.workers is None:
+            raise InfraError("the rollout workers are not started yet")
+        return self.workers
 
     @contextlib.asynccontextmanager
     async def _ending(self) -> AsyncIterator[None]:

@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 
 
 async def work(config: Config, *, controller_url: str, token: str, index: int = 0) -> None:
-    """Play, as worker number `index`, until the controller says that the run is ending.
+    """Play, as worker number `index`, until the controller says that there is nothing more
+    to play.
 
     Raises:
         CutOff: the controller has given this worker up.
         HubError: it is gone, or refuses what is sent.
         InfraError: no engine served for too long.
     """
-    log.info("worker %d of %d", index, config.rollout.workers)
+    log.info("worker %d", index)
     # The configured port is that of the gateway of `arl train`.
     config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": 0})})
     try:
@@ -45,7 +46,7 @@ async def work(config: Config, *, controller_url: str, token: str, index: int = 
                 finally:
                     await fleet.last_words()
     except* RunEnding:
-        log.info("the run is ending")
+        log.info("nothing more is to be played")
 
 
 class _Worker:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from .asgi import serving
@@ -21,9 +20,10 @@ from .config import Config
 from .errors import ProcessDied
 from .followers import Followers
 from .groups import FinishedGroups
-from .hub import Hub, WorkerLife
+from .hub import Hub
 from .hub_api import HubApi
 from .worker_launch import worker_name, worker_process
+from .worker_lives import WorkerLife, WorkerSlot
 
 log = logging.getLogger(__name__)
 
@@ -32,25 +32,6 @@ SILENCE_LIMIT_S = 60.0
 """Longest time that a worker which runs may say nothing: it has something to say each second."""
 START_TIMEOUT_S = 120.0
 """Longest time from its start to its first lease, once an engine serves."""
-
-
-@dataclass(eq=False)
-class _Slot:
-    """A worker through all its lives."""
-
-    index: int
-    life: WorkerLife
-    restarts: int = 0
-    runs: bool = False
-    """Whether it was started, and not ended."""
-    late: asyncio.Future[str] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    """Why its present life was cut off."""
-
-    @property
-    def name(self) -> str:
-        return worker_name(self.index)
 
 
 class Workers:
@@ -76,11 +57,13 @@ class Workers:
         self._followers = followers
         self._on_error = on_error
         self._url = ""
-        self._slots: list[_Slot] = []
+        self._slots: list[WorkerSlot] = []
         self._left: set[str] = set()
         """Workers that have not been given up for good."""
         self._was_ready = False
         """Whether any worker ever was: what keeps the first ones from it is no accident."""
+        self._tasks: asyncio.TaskGroup | None = None
+        """Who watches over the workers; there while they play."""
 
     @property
     def finished(self) -> FinishedGroups:
@@ -97,10 +80,7 @@ class Workers:
             self._url = url
             try:
                 for index in range(self._config.rollout.workers):
-                    slot = _Slot(index, self._join(worker_name(index), 0))
-                    await self._start(slot)
-                    self._slots.append(slot)
-                    self._left.add(slot.name)
+                    await self._enlist(index)
                 yield self
             finally:
                 self._hub.close()
@@ -119,8 +99,11 @@ class Workers:
                     tasks.create_task(self._supervise(slot), name=f"watch {slot.name}")
                 await self._all_ready()
                 self._hub.open()
+                self._tasks = tasks
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        finally:
+            self._tasks = None
 
     async def _all_ready(self) -> None:
         """Groups are shared out evenly from the beginning."""
@@ -136,12 +119,29 @@ class Workers:
         return START_TIMEOUT_S + self._config.own_engine.start_timeout_s
 
     # ------------------------------------------------------------------ one worker
+    async def _enlist(self, index: int) -> WorkerSlot:
+        """A worker more, as a process that nobody watches over yet.
+
+        Raises:
+            ProcessDied: it could not be started.
+        """
+        slot = WorkerSlot(index, self._join(worker_name(index), 0))
+        self._slots.append(slot)
+        try:
+            await self._start(slot)
+        except BaseException:
+            self._lose(slot)
+            self._slots.remove(slot)
+            raise
+        self._left.add(slot.name)
+        return slot
+
     def _join(self, name: str, number: int) -> WorkerLife:
         life = self._hub.join(name, number)
         self._followers.add(life.id)
         return life
 
-    async def _start(self, slot: _Slot) -> None:
+    async def _start(self, slot: WorkerSlot) -> None:
         await self._processes.start(
             worker_process(
                 self._config,
@@ -153,7 +153,7 @@ class Workers:
         )
         slot.runs = True
 
-    def _lose(self, slot: _Slot) -> None:
+    def _lose(self, slot: WorkerSlot) -> None:
         self._hub.lose(slot.life)
         self._followers.remove(slot.life.id)
 
@@ -164,8 +164,8 @@ class Workers:
                 self._lose(slot)
                 slot.late.set_result(why)
 
-    async def _supervise(self, slot: _Slot) -> None:
-        """Follow one worker's lives until it has used them up.
+    async def _supervise(self, slot: WorkerSlot) -> None:
+        """Follow one worker's lives until it has used them up, or has left.
 
         Raises:
             ProcessDied: it was the last one, or none was ever ready.
@@ -176,6 +176,8 @@ class Workers:
                 return
             self._was_ready |= slot.life.is_ready
             self._lose(slot)
+            if slot.once:
+                return await self._let_go(slot, lost)
             log.warning("%s is lost: %s", slot.name, lost)
             if not self._was_ready and not self._hub.num_ready:
                 raise lost
@@ -189,7 +191,7 @@ class Workers:
             )
             lost = await self._lived_again(slot)
 
-    async def _lived_again(self, slot: _Slot) -> ProcessDied:
+    async def _lived_again(self, slot: WorkerSlot) -> ProcessDied:
         """Start a worker again, and wait until that life is lost; or what kept it from starting."""
         try:
             await self._processes.end(slot.name)
@@ -201,7 +203,7 @@ class Workers:
             return error
         return await self._lost(slot)
 
-    def _give_up(self, slot: _Slot, lost: ProcessDied) -> None:
+    def _give_up(self, slot: WorkerSlot, lost: ProcessDied) -> None:
         limit = self._config.rollout.max_restarts
         self._left.discard(slot.name)
         self._hub.changes.notify()
@@ -212,7 +214,15 @@ class Workers:
             )
         log.error("%s is given up after %d restarts (rollout.max_restarts)", slot.name, limit)
 
-    async def _lost(self, slot: _Slot) -> ProcessDied:
+    async def _let_go(self, slot: WorkerSlot, lost: ProcessDied) -> None:
+        """One that is not started again has ended: nothing is kept for it."""
+        self._left.discard(slot.name)
+        await self._processes.forget(slot.name)
+        slot.runs, slot.ended_by = False, str(lost)
+        self._slots.remove(slot)
+        self._hub.changes.notify()
+
+    async def _lost(self, slot: WorkerSlot) -> ProcessDied:
         """Wait until a worker is lost: what happened."""
         async with asyncio.TaskGroup() as tasks:
             ends = [
@@ -225,16 +235,16 @@ class Workers:
                 task.cancel()
         return done.pop().result()
 
-    async def _ended(self, slot: _Slot) -> ProcessDied:
+    async def _ended(self, slot: WorkerSlot) -> ProcessDied:
         died = await self._processes.ended(slot.name)
         return died or ProcessDied(
             f"{slot.name} ended before the run did; see {self._processes.log_path(slot.name)}"
         )
 
-    async def _late(self, slot: _Slot) -> ProcessDied:
+    async def _late(self, slot: WorkerSlot) -> ProcessDied:
         return ProcessDied(f"{slot.name}: {await slot.late}")
 
-    async def _silent(self, slot: _Slot) -> ProcessDied:
+    async def _silent(self, slot: WorkerSlot) -> ProcessDied:
         """Wait until a worker has said nothing for too long; what this process itself has slept
         through does not count."""
         life, silent_s, waited_s = slot.life, 0.0, 0.0
@@ -262,7 +272,7 @@ class Workers:
             for slot in [slot for slot in self._slots if slot.runs]:
                 tasks.create_task(self._end_one(slot, limit_s), name=f"end {slot.name}")
 
-    async def _end_one(self, slot: _Slot, limit_s: float) -> None:
+    async def _end_one(self, slot: WorkerSlot, limit_s: float) -> None:
         try:
             async with asyncio.timeout(limit_s):
                 await self._processes.ended(slot.name)

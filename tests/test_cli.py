@@ -30,6 +30,7 @@ FLAGS = {
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
     "engines": "--json --add --remove",
+    "workers": "--json --add --remove",
     "replay": "--json --step",
     "export": "--json --sft --model --out --min-reward --split --format",
     "reverify": "--json --write",

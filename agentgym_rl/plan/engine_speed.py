@@ -14,6 +14,9 @@ from .decode_steps import DecodeSteps, Floats, decode_steps, engine_rates
 from .rates import EngineRates
 from .recorded import RecordedRun
 
+_VLLM_SERVER_CORES = 0.5
+"""vLLM's HTTP server is a process beside the one that computes. On CPUs it used half as much
+processor time as that (40 % of a core beside 83 %; docs/plan.md)."""
 _LITTLE = 0.1
 """Share of a decode step, or of a turn, that may lie in a phase that it is not counted to."""
 
@@ -33,7 +36,8 @@ def engine_speed(recorded: RecordedRun, *, contended: bool) -> tuple[EngineRates
         )
         turns = turns.only(_share(turns, recorded, ("weight_sync",)) < _LITTLE)
         computing = _share(turns, recorded, COMPUTE_PHASES) * contended
-        return arrival_rates(turns, computing, prefix_cache=cached)
+        rates, speed = arrival_rates(turns, computing, prefix_cache=cached)
+        return rates.model_copy(update={"server_cores": _VLLM_SERVER_CORES}), speed
     steps = decode_steps(recorded.episodes, prefix_cache=False)
     computing = _share(steps, recorded, COMPUTE_PHASES)
     publishing = _share(steps, recorded, ("weight_sync",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .rates import LengthRates
@@ -102,7 +102,8 @@ def _geometric(source: random.Random, mean: float) -> int:
 
 class RecordedShapes:
     """Episodes of a run, drawn again: a group is played as one that was recorded at about the same
-    part of the run, each member as one of its members."""
+    part of the run, each member as one of its members. One that has to be shorter than it was is
+    paid the least that any was."""
 
     WINDOW = 2
     """Steps to either side that a group may be taken from."""
@@ -124,6 +125,8 @@ class RecordedShapes:
         self._groups_per_batch = groups_per_batch
         self._planned = steps
         self._seed = seed
+        everyone = [member for of in groups.values() for group in of for member in group]
+        self._lowest = min((reward for _, reward, _ in everyone), default=0.0)
 
     def shape(self, group: int, member: int) -> Shape:
         task = random.Random(f"{self._seed}/{group}")
@@ -133,4 +136,7 @@ class RecordedShapes:
         members = task.choice([found for step in nearby for found in self._groups[step]])
         its = random.Random(f"{self._seed}/{group}/{member}")
         turns, reward, tail = its.choice(members)
-        return self._limits.cut(turns, reward, tail=tail)
+        shape = self._limits.cut(turns, reward, tail=tail)
+        if shape.trained == sum(turn.sampled for turn in turns):
+            return shape
+        return replace(shape, reward=self._lowest)  # what was cut off is no answer

@@ -40,6 +40,8 @@ class EngineRates(Section):
     prefill_s: float = Field(default=0.0, ge=0)
     """Of every prefill, whatever its length."""
     prefill_s_per_token: float = Field(default=0.0, ge=0)
+    server_cores: float = Field(default=0.0, ge=0)
+    """Processors that the engine's server keeps busy beside what computes, meanwhile."""
     prefix_cache: bool = True
     """Whether a turn's prompt costs only what was not in the turn before."""
     kv_tokens: int | None = Field(default=None, ge=1)

@@ -93,7 +93,7 @@ class _Run:
                     rates.engine,
                     cores,
                     slots=engine.max_num_seqs,
-                    demand=engine.num_threads,
+                    demand=engine.num_threads + rates.engine.server_cores,
                 )
                 for index in range(engine.num_servers)
             ],

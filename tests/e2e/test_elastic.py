@@ -18,8 +18,8 @@ def arl(*words: object) -> tuple[int, str]:
     return done.returncode, done.stdout or done.stderr
 
 
-def engines(run: Run, *flags: str) -> dict:
-    code, out = arl("engines", run.folder, "--json", *flags)
+def engines(run: Run, *flags: str, what: str = "engines") -> dict:
+    code, out = arl(what, run.folder, "--json", *flags)
     assert code == 0, out
     return json.loads(out)
 
@@ -53,3 +53,22 @@ def test_one_joins_and_the_first_one_leaves(start):
     with sqlite3.connect(run.folder / "episodes.db") as db:
         causes = {row[0] for row in db.execute("SELECT DISTINCT cause FROM groups")}
     assert causes <= {"", "stale"}
+
+
+def test_workers_join_and_leave(start):
+    run = start("--steps=16", "--eval.num_tasks=0", "--rollout.workers=1")
+    run.wait_for_step(1)
+    code, out = arl("workers", run.folder, "--remove", "rollout-0")
+    assert code == 1
+    assert "no other rollout worker plays" in out
+    found = engines(run, "--add", what="workers")
+    assert [joined["error"] for joined in found["joined"]] == [""]
+    assert [worker["state"] for worker in found["workers"]] == ["playing", "playing"]
+    found = engines(run, "--remove", "rollout-0", what="workers")
+    assert [worker["name"] for worker in found["workers"]] == ["rollout-1"]
+    assert arl("workers", run.folder)[1].split()[:3] == ["WORKER", "STATE", "GROUPS"]
+    result = run.result()
+    assert (result["steps"], result["worker_restarts"]) == (16, 0)
+    assert set(result["outcomes"]) <= {"completed", "truncated"}
+    assert arl("ledger", run.folder)[0] == 0
+    assert run.leftovers() == set()

@@ -135,11 +135,14 @@ def test_nobody_joins_or_leaves_while_a_version_is_published(tmp_path):
 
 def test_the_api_wants_its_own_token_and_says_what_is_wrong(tmp_path):
     async def others(scope, receive, send) -> None:
-        raise AssertionError("not about engines")
+        raise AssertionError("about neither engines nor workers")
+
+    def no_workers():
+        raise ConfigError("this run has no rollout workers")
 
     async def play() -> None:
         async with running(tmp_path, **ONE) as run:
-            api = ElasticApi(members(run), token="secret", others=others)
+            api = ElasticApi(members(run), no_workers, token="secret", others=others)
             async with (
                 serving(api, host="127.0.0.1", port=0) as url,
                 aiohttp.ClientSession() as http,
@@ -163,6 +166,9 @@ def test_the_api_wants_its_own_token_and_says_what_is_wrong(tmp_path):
                 assert (await ask("POST", "/engines/add", count=0))[0] == 400
                 assert (await ask("POST", "/engines/add", number=1))[0] == 400
                 assert (await ask("GET", "/engines/other"))[0] == 404
+                assert (await ask("GET", "/workers", {}))[0] == 401
+                assert (await ask("GET", "/workers"))[0] == 400
+                assert (await ask("POST", "/workers/add", count="two"))[0] == 400
 
     asyncio.run(play())
 

@@ -31,12 +31,13 @@ from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.hub import Busy, Hub, NotYours, Refused, WorkerLife
+from agentgym_rl.hub import Busy, Hub, NotYours, Refused
 from agentgym_rl.recovery import Recovered
 from agentgym_rl.task import SeededTasks
 from agentgym_rl.task_cursor import TaskCursor
 from agentgym_rl.trajectory import Outcome, Trajectory
 from agentgym_rl.views import Lease
+from agentgym_rl.worker_lives import OpenGroup, WorkerLife
 from tests.exhaustive import EXHAUSTIVE
 
 from .conftest import make_row
@@ -129,12 +130,19 @@ class World:
             self.lost.append(life)
             assert self.hub.find(life.token) is None
 
+    def dismiss(self, number: int) -> None:
+        """A worker is to leave, unless it is the last one."""
+        staying = [life for life in self.lives if not life.is_leaving]
+        if len(staying) > 1:
+            self.hub.dismiss(staying[number % len(staying)])
+
     def lease(self, number: int) -> Lease | None:
         if not self.lives:
             return None
         life = self.lives[number % len(self.lives)]
         lease = self.run(self.hub.lease(life))
         if lease is not None:
+            assert not life.is_leaving, "a group for one that is leaving"
             assert lease.members, "nothing to play"
             assert not set(lease.members) & set(self.told), "played again though it is there"
             self.leases.append((life, lease))
@@ -223,7 +231,8 @@ class World:
         assert buffer.running == len(self.hub._groups) + on_their_way
         assert buffer.running <= CONFIG.rollout.admitted_groups
         assert buffer.running + buffer.accepted <= (1 + buffer.version + 1) * B
-        assert self.metrics.get("rollout/workers", 0) == len(self.lives)
+        staying = [life for life in self.lives if not life.is_leaving]
+        assert self.metrics.get("rollout/workers", 0) == len(staying)
         held = [group for life in self.lives for group in life.groups]
         assert len(held) == len(set(held)), "two workers play one group"
         with sqlite3.connect(self.log.path) as db:
@@ -255,6 +264,10 @@ class Schedule(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2))
     def lose(self, number):
         self.world.lose(number)
+
+    @rule(number=st.integers(0, 2))
+    def dismiss(self, number):
+        self.world.dismiss(number)
 
     @rule(number=st.integers(0, 2))
     def lease(self, number):
@@ -316,7 +329,7 @@ def test_any_schedule_of_workers_keeps_the_books():
 def test_a_planted_bug_is_found(bug, monkeypatch):
     if bug == "again":  # members that came are played again
         missing = property(lambda self: [n for n in self.names])
-        monkeypatch.setattr(module.OpenGroup, "missing", missing)
+        monkeypatch.setattr(OpenGroup, "missing", missing)
     else:  # nobody plays what a lost worker had
         monkeypatch.setattr(
             Hub, "lose", lambda self, life: self._lives.pop(life.token, None) and None
@@ -381,3 +394,31 @@ def test_a_group_that_was_whole_before_the_run_was_resumed_is_finished_without_a
             assert world.lease(0).group_id == "g1"
     finally:
         world.close()
+
+
+def test_one_that_leaves_plays_what_it_has_and_no_more(world):
+    world.join()
+    world.join()
+    first, second = world.lives
+    lease = world.lease(0)
+    world.hub.dismiss(first)
+    assert not world.hub.is_over(first)
+    assert world.hub.num_ready == 1
+    assert world.lease(0) is None
+    for member in range(SIZE):
+        assert not world.hub.is_over(first)
+        world.bring(0, member, Outcome.COMPLETED)
+        while world.log.waiting:
+            world.commit()
+    assert set(world.told) == set(lease.members)
+    assert world.hub.is_over(first)
+    assert not world.hub.is_over(second)
+
+
+def test_what_one_that_leaves_does_not_play_is_played_by_others(world):
+    world.join()
+    world.join()
+    lease = world.lease(0)
+    world.hub.dismiss(world.lives[0])
+    world.lose(0)
+    assert world.lease(0) == lease

@@ -12,8 +12,9 @@ import pytest
 from agentgym_rl import workers as module
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
+from agentgym_rl.elastic_workers import ElasticWorkers
 from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import ConfigError, ProcessDied
+from agentgym_rl.errors import ConfigError, InfraError, ProcessDied
 from agentgym_rl.followers import Followers
 from agentgym_rl.gateway.router import Router
 from agentgym_rl.groups import FinishedGroups
@@ -64,20 +65,28 @@ class FakeProcesses:
 
     def __init__(self, *, are_ready: bool = True) -> None:
         self.all: dict[str, list[Fake]] = {}
-        self._are_ready = are_ready
+        self.forgotten: list[str] = []
+        self.no_room = False
+        self.are_ready = are_ready
 
     def __getitem__(self, index: int) -> Fake:
         return self.all[f"rollout-{index}"][-1]
 
     async def start(self, spec: ProcessSpec) -> None:
         lives = self.all.setdefault(spec.name, [])
-        lives.append(Fake(spec, is_ready=self._are_ready))
+        if self.no_room:
+            raise ProcessDied(f"{spec.name}: no room")
+        lives.append(Fake(spec, is_ready=self.are_ready))
 
     async def ended(self, name: str) -> ProcessDied | None:
         return await asyncio.shield(self.all[name][-1].died)
 
     async def end(self, name: str) -> None:
         self.all[name][-1].end(None)
+
+    async def forget(self, name: str) -> None:
+        self.forgotten.append(name)
+        await self.end(name)
 
     def log_path(self, name: str) -> Path:
         return Path(f"logs/{name}.log")
@@ -86,8 +95,10 @@ class FakeProcesses:
 @asynccontextmanager
 async def running(
     path: Path, *, max_restarts: int = 3, are_ready: bool = True
-) -> AsyncIterator[tuple[Workers, FakeProcesses, Hub, asyncio.Task[None]]]:
-    config = Config(rollout=RolloutConfig(workers=2, max_restarts=max_restarts))
+) -> AsyncIterator[tuple[ElasticWorkers, FakeProcesses, Hub, asyncio.Task[None]]]:
+    config = Config(
+        rollout=RolloutConfig(workers=2, max_restarts=max_restarts, episode_timeout_s=1.0)
+    )
     log = EpisodeLog(path / "episodes.db")
     buffer = Buffer(config.rollout, total_groups=100)
     hub = Hub(
@@ -100,7 +111,7 @@ async def running(
     router = Router(interrupt="keep", wait_s=1)
     followers = Followers(router, url_of=lambda name: "", on_failure=lambda name: None)
     processes = FakeProcesses(are_ready=are_ready)
-    workers = Workers(
+    workers = ElasticWorkers(
         config, path / "config.toml", processes, hub, followers, on_error=lambda error: None
     )
     async with asyncio.timeout(30), workers.started():
@@ -212,3 +223,95 @@ def test_a_worker_that_is_never_ready_is_lost(tmp_path, monkeypatch):
 def test_where_other_programs_play_there_are_none():
     with pytest.raises(ConfigError, match="`arl serve` plays no episodes"):
         asyncio.run(serve(Config(rollout=RolloutConfig(workers=1)), progress=None))
+
+
+def states(workers: ElasticWorkers) -> dict[str, str]:
+    return {member.name: member.state for member in workers.all()}
+
+
+def test_one_joins_and_is_like_the_others_and_one_leaves(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, playing):
+            (joined,) = await workers.add()
+            assert (joined.name, joined.error) == ("rollout-2", "")
+            assert hub.num_ready == 3
+            processes[2].end(ProcessDied("rollout-2 was killed"))
+            await until(lambda: workers.restarts == 1 and hub.num_ready == 3)
+            assert await workers.remove("rollout-0") == "rollout-0"
+            assert processes.forgotten == ["rollout-0"]
+            assert states(workers) == {"rollout-1": "playing", "rollout-2": "playing"}
+            (joined,) = await workers.add()
+            assert joined.name == "rollout-0", "its number is free again"
+            assert workers.restarts == 1, "leaving is no loss"
+            assert not playing.done()
+
+    asyncio.run(play())
+
+
+def test_one_that_leaves_may_play_for_as_long_as_an_episode_takes(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, _, hub, _):
+            first, second = hub._lives.values()
+            lease = await hub.lease(first)
+            leaving = asyncio.ensure_future(workers.remove("rollout-0"))
+            await until(lambda: states(workers)["rollout-0"] == "leaving")
+            assert await leaving == "rollout-0"
+            assert not hub.is_alive(first)
+            assert (await hub.lease(second)).group_id == lease.group_id
+
+    asyncio.run(play())
+
+
+def test_one_that_cannot_start_leaves_the_others_alone(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, playing):
+            processes.no_room = True
+            (joined,) = await workers.add()
+            assert "no room" in joined.error
+            processes.no_room, processes.are_ready = False, False
+            adding = asyncio.ensure_future(workers.add(2))
+            await until(lambda: len(processes.all.get("rollout-3", ())) == 1)
+            with pytest.raises(InfraError, match="rollout-3 is being started"):
+                await workers.remove("rollout-3")
+            for number in (2, 3):
+                processes[number].end(ProcessDied(f"rollout-{number} exited with 2"))
+            assert [joined.error for joined in await adding] == [
+                "rollout-2 exited with 2",
+                "rollout-3 exited with 2",
+            ]
+            assert states(workers) == {"rollout-0": "playing", "rollout-1": "playing"}
+            assert (workers.restarts, hub.num_ready, playing.done()) == (0, 2, False)
+
+    asyncio.run(play())
+
+
+def test_the_last_one_stays_and_one_that_was_given_up_may_be_forgotten(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path, max_restarts=0) as (workers, processes, _, _):
+            processes[0].end(ProcessDied("rollout-0 was killed"))
+            await until(lambda: states(workers)["rollout-0"] == "given up")
+            with pytest.raises(InfraError, match="no other rollout worker plays"):
+                await workers.remove("rollout-1")
+            with pytest.raises(ConfigError, match="no rollout worker 'x': there are rollout-0"):
+                await workers.remove("x")
+            with pytest.raises(ConfigError, match="between 1 and 64"):
+                await workers.add(0)
+            await workers.remove("rollout-0")
+            assert states(workers) == {"rollout-1": "playing"}
+
+    asyncio.run(play())
+
+
+def test_nobody_joins_a_run_that_ends(tmp_path):
+    async def play() -> None:
+        async with running(tmp_path) as (workers, processes, hub, _):
+            processes.are_ready = False
+            adding = asyncio.ensure_future(workers.add())
+            await until(lambda: len(processes.all) == 3)
+            hub.close()
+            (joined,) = await adding
+            assert "the run is ending" in joined.error
+            with pytest.raises(InfraError, match="the run is ending"):
+                await workers.add()
+
+    asyncio.run(play())

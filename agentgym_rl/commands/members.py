@@ -1,4 +1,4 @@
-"""`arl engines`: those of a living run, which may come and go."""
+"""`arl engines` and `arl workers`: those of a living run, which may come and go."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,36 @@ _LOOK_TIMEOUT_S = 30.0
 
 def engines(args: Namespace) -> int:
     """List them, let some join, or let one go."""
-    from agentgym_rl.elastic_api import FILE
-
-    if args.add is not None and args.remove is not None:
-        raise ConfigError("--add and --remove: one at a time")
-    run = _Run(args.run, FILE)
-    code = 0
-    done: dict[str, Any] = {}
+    wanted: dict[str, Any] = {}
     if args.add is not None:
         wanted = {"count": int(args.add)} if args.add.isdecimal() else {"url": args.add}
-        done = run.ask("/engines/add", wanted)
-        code = int(any(joined["error"] for joined in done["joined"]))
+    columns = ("name", "url", "state", "version", "requests", "restarts")
+    return _do(args, "engine", columns, add=wanted)
+
+
+def workers(args: Namespace) -> int:
+    """List them, let some join, or let one go."""
+    columns = ("name", "state", "groups", "restarts")
+    return _do(args, "worker", columns, add={} if args.add is None else {"count": args.add})
+
+
+def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]) -> int:
+    from agentgym_rl.elastic_api import FILE
+
+    if add and args.remove is not None:
+        raise ConfigError("--add and --remove: one at a time")
+    run = _Run(args.run, FILE)
+    done: dict[str, Any] = {}
+    if add:
+        done = run.ask(f"/{what}s/add", add)
     if args.remove is not None:
-        done = run.ask("/engines/remove", {"engine": args.remove})
-    found = done | run.ask("/engines")
+        done = run.ask(f"/{what}s/remove", {what: args.remove})
+    found = done | run.ask(f"/{what}s")
     if args.json:
         print_json(found)
     else:
-        print(_text(found))
-    return code
+        print("\n".join([*_news(found), *_table(what, columns, found[f"{what}s"])]))
+    return int(any(joined["error"] for joined in done.get("joined", [])))
 
 
 class _Run:
@@ -85,21 +97,20 @@ class _Run:
             ) from None
 
 
-def _text(found: dict[str, Any]) -> str:
+def _news(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{joined['name']} did not join: {joined['error']}"
         for joined in found.get("joined", [])
         if joined["error"]
     ]
-    if "removed" in found:
-        lines.append(f"{found['removed']} has left")
-    head = ("ENGINE", "URL", "STATE", "VERSION", "REQUESTS", "RESTARTS")
-    rows: list[tuple[str, ...]] = [head]
-    for engine in found["engines"]:
-        keys = ("name", "url", "state", "version", "requests", "restarts")
-        rows.append(tuple("-" if engine[key] is None else str(engine[key]) for key in keys))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return [*lines, f"{found['removed']} has left"] if "removed" in found else lines
+
+
+def _table(what: str, columns: Sequence[str], members: Sequence[dict[str, Any]]) -> Iterator[str]:
+    rows = [[what.upper(), *(column.upper() for column in columns[1:])]]
+    for member in members:
+        rows.append(["-" if member[column] is None else str(member[column]) for column in columns])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+        yield "  ".join(cells).rstrip()
