@@ -126,6 +126,17 @@ def _ledger(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
 
 
+def _runs(parser: ArgumentParser) -> None:
+    parser.description = help_texts.RUNS
+    _json(parser)
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
+    )
+    parser.add_argument("--compare", action="store_true", help="beside each other")
+    parser.add_argument("--delete", action="store_true", help="remove their folders; asks first")
+    parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
+
+
 def _engines(parser: ArgumentParser) -> None:
     parser.description = help_texts.ENGINES
     _json(parser)
@@ -256,6 +267,7 @@ _COMMANDS = {
     "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "timeline": (_timeline, "when what happened in a run, as a picture"),
+    "runs": (_runs, "the runs that are here: list, compare, delete"),
     "plan": (_plan, "what a run would do, before it is paid for"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),

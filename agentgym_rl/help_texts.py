@@ -105,6 +105,21 @@ be left over.
 Exit code: 0 if so, 1 if not; each fault is named.
 """
 
+RUNS = """\
+The runs that are here, the newest first: what state they are in, how far they
+came, and how much room they take.
+
+  arl runs                                    those in the folder `runs`
+  arl runs elsewhere runs/NAME                those in other folders, or single ones
+  arl runs --compare runs/NAME runs/OTHER     numbers, and keys that differ
+  arl runs --delete runs/NAME                 asks first; --yes does not
+
+STATE: running; finished, with all its batches; or stopped, which `arl train
+--resume RUN` goes on with. REWARD is that of training episodes in the last 5
+batches, HELD-OUT that of evaluations before and after. Runs that live are not
+deleted. With --json one object, with the whole configuration of each.
+"""
+
 ENGINES = """\
 The engines of a run that lives; they may come and go while it trains.
 

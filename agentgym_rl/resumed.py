@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 from .config import Config, dump_toml
@@ -118,20 +115,3 @@ def begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
         *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
     )
     return found
-
-
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """The folder is this process's alone; the kernel lets go of it when the process dies.
-
-    Raises:
-        ConfigError: a living run has it.
-    """
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{shown(folder)} is the folder of a run that lives: another `arl` is at work there"
-            ) from error
-        yield

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from .config import Config, dump_toml
@@ -93,6 +95,23 @@ def release_if_unused(folder: Path) -> None:
         ):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder is this process's alone; the kernel lets go of it when the process dies.
+
+    Raises:
+        ConfigError: a living run has it.
+    """
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{shown(folder)} is the folder of a run that lives: another `arl` is at work there"
+            ) from error
+        yield
 
 
 def shown(path: Path) -> str:

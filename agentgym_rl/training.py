@@ -39,8 +39,8 @@ from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
 from .recovery import Recovered
-from .resumed import begin, check_unfinished, held, rewrite_config
-from .run_dir import create_run_dir, file_name, release_if_unused
+from .resumed import begin, check_unfinished, rewrite_config
+from .run_dir import create_run_dir, file_name, held, release_if_unused
 from .timeline import PhasesFile
 from .tracking import open_trackers
 from .trainer.retention import Retention, prune

@@ -29,6 +29,7 @@ FLAGS = {
     "audit": "--json --threshold --all",
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
+    "runs": "--json --compare --delete --yes",
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
     "replay": "--json --step",

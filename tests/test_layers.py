@@ -26,7 +26,7 @@ LINES = [
     "wrappers sync_env tool_env data verifier",
     "specs",
     "registry metrics run_dir tracking views",
-    "sync_gym services",
+    "sync_gym services run_list",
     "weights buffer concurrency algo",
     "batching episode_log episode_reader pace task_cursor hub_client worker_launch",
     "gateway engines trainer cluster inspect scaffold timeline neighbours",

@@ -1,0 +1,190 @@
+"""The runs that are on this machine, as their folders tell: listed, compared, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .config.difference import differences
+from .errors import ConfigError
+from .eval_records import LINES
+from .run_dir import MARK, held, shown
+
+State = Literal["running", "finished", "stopped"]
+LAST = 5
+"""Batches over which the newest numbers are averaged."""
+MEANS: Mapping[str, str] = {
+    "staleness": "staleness/mean",
+    "overlap": "overlap",
+    "trained_tokens_per_s": "throughput/trained_tokens_per_s",
+    "mismatch": "mismatch/token_mult_prob_error",
+    "step_s": "time/step",
+}
+"""What is averaged over all batches but the first: by our name, the metric's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What is known of a run without reading its episodes."""
+
+    run: str
+    """Its folder, as one would type it here."""
+    state: State
+    """`stopped`: it ended before its last batch; `arl train --resume` goes on with it."""
+    env: str
+    agent: str
+    engine: str
+    batches: int
+    batches_planned: int
+    reward: float | None
+    """Of training episodes: mean of the last batches."""
+    eval_before: float | None
+    """Held-out reward of version 0."""
+    eval_after: float | None
+    """Held-out reward of the newest version that was evaluated after training began."""
+    means: Mapping[str, float | None]
+    """By the names of `MEANS`."""
+    updated_s: float
+    """When it was last written to, seconds since 1970."""
+    size_bytes: int
+    error: str = ""
+    """Why the folder cannot be read, if so."""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
+def find_runs(places: Sequence[Path]) -> list[RunSummary]:
+    """Runs, and runs in folders of runs, the newest first.
+
+    Raises:
+        ConfigError: a place does not exist.
+    """
+    folders: dict[Path, None] = {}
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
+        inside = [place] if _is_run(place) else sorted(p for p in place.iterdir() if _is_run(p))
+        folders.update(dict.fromkeys(path.resolve() for path in inside))
+    return sorted(map(summary, folders), key=lambda found: -found.updated_s)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / MARK).is_file()
+
+
+def summary(folder: Path) -> RunSummary:
+    """Of the run in `folder`; what cannot be read is said in `error`, and not raised."""
+    error = ""
+    config: Mapping[str, Any] = {}
+    steps: list[Mapping[str, Any]] = []
+    evaluations: list[Mapping[str, Any]] = []
+    try:
+        config = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        steps = _lines(folder / "metrics.jsonl")
+        evaluations = _lines(folder / LINES)
+    except (OSError, ValueError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    files = [(path, path.stat()) for path in _files(folder)]
+    rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
+    later = [e.get("eval/reward") for e in evaluations if e.get("version")]
+    planned = int(config.get("steps", 0))
+    return RunSummary(
+        run=shown(folder),
+        state=_state(folder, len(steps), planned),
+        env=_of(config, "env"),
+        agent=_of(config, "agent"),
+        engine=str(config.get("engine", {}).get("type", "embedded")),
+        batches=len(steps),
+        batches_planned=planned,
+        reward=_mean(step.get("reward/mean") for step in steps[-LAST:]),
+        eval_before=rewards.get(0),
+        eval_after=later[-1] if later else None,
+        means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
+        updated_s=max((stat.st_mtime for _, stat in files), default=0.0),
+        size_bytes=sum(stat.st_size for _, stat in files),
+        error=error,
+        config=config,
+    )
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    """A living run's files may go away meanwhile."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _lines(file: Path) -> list[Mapping[str, Any]]:
+    """Its objects; a last line that is being written is left out.
+
+    Raises:
+        ValueError: another line is no JSON.
+    """
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    found: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{file.name}, line {number}: {error}") from None
+    return found
+
+
+def _state(folder: Path, batches: int, planned: int) -> State:
+    if _is_held(folder):
+        return "running"
+    return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process is at work there; nothing is written to find out."""
+    try:
+        with (folder / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _of(config: Mapping[str, Any], section: str) -> str:
+    return str(config.get(section, {}).get("id", ""))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
+    """Keys of the configuration that are not the same in all runs, but for the folder's name: by
+    the run, what it has instead of the first one's."""
+    first, *others = runs
+    return {
+        run.run: differences(first.config, run.config, free=("run", "logging")) for run in others
+    }
+
+
+def delete(folder: Path) -> int:
+    """Remove the folder of a run that does not live, with all that is in it; its bytes.
+
+    Raises:
+        ConfigError: it is no run's folder, or the run lives.
+    """
+    if not _is_run(folder):
+        raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")
+    with held(folder):
+        size = sum(path.stat().st_size for path in _files(folder))
+        shutil.rmtree(folder)
+    return size

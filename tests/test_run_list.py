@@ -1,0 +1,171 @@
+"""`arl runs`: what folders tell of runs, and that none is deleted that lives."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+
+import pytest
+
+from agentgym_rl import cli
+from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.inspect.runs_text import size_text
+from agentgym_rl.run_list import delete, differing, find_runs, summary
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A run's folder as a run leaves it."""
+
+    def make(name: str, *, batches: int = 3, steps: int = 3, export: bool = True, **keys):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        config = Config(steps=steps, **keys)
+        (folder / "config.toml").write_text(dump_toml(config))
+        lines = [
+            {"step": n, "reward/mean": n / 10, "staleness/mean": float(n), "overlap": None}
+            for n in range(batches)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        (folder / "lock").touch()
+        if export:
+            (folder / "export").mkdir()
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def arl(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def arl(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["runs", *words])
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out or told.err
+
+    return arl
+
+
+def test_states_and_numbers(make):
+    done = summary(make("done", batches=7, steps=7))
+    assert (done.state, done.batches, done.batches_planned) == ("finished", 7, 7)
+    assert done.reward == pytest.approx(sum(range(2, 7)) / 50)
+    assert done.means["staleness"] == pytest.approx(3.5), "the first batch is left out"
+    assert done.means["overlap"] is None
+    assert (done.eval_before, done.eval_after) == (None, None)
+    assert summary(make("half", batches=2, export=False)).state == "stopped"
+    living = make("living", export=False)
+    with (living / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert summary(living).state == "running"
+        with pytest.raises(ConfigError, match="run that lives"):
+            delete(living)
+    assert living.exists()
+
+
+def test_evaluations_before_and_after(make):
+    folder = make("a")
+    records = [
+        {"version": 0, "status": "done", "eval/reward": 0.25},
+        {"version": 2, "status": "failed", "error": "x"},
+        {"version": 3, "status": "done", "eval/reward": 0.75},
+    ]
+    (folder / "evaluations.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    found = summary(folder)
+    assert (found.eval_before, found.eval_after) == (0.25, 0.75)
+
+
+def test_files_that_are_being_written_or_broken(make):
+    folder = make("a")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "rew')
+    assert (summary(folder).batches, summary(folder).error) == (3, "")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("\n{}\n")
+    assert "metrics.jsonl, line 4" in summary(folder).error
+    (folder / "config.toml").write_text("steps = ")
+    assert "TOMLDecodeError" in summary(folder).error
+
+
+def test_runs_are_found_once_and_the_newest_first(make, tmp_path):
+    old, new = make("old"), make("new")
+    for folder, age_s in ((old, 1000), (new, 10)):
+        for path in folder.rglob("*"):
+            os.utime(path, (2e9 - age_s, 2e9 - age_s))
+    (tmp_path / "runs" / "no-run").mkdir()
+    found = find_runs([tmp_path / "runs", old])
+    assert [run.run for run in found] == [str(new), str(old)]
+    with pytest.raises(ConfigError, match="no folder"):
+        find_runs([tmp_path / "nowhere"])
+
+
+def test_what_differs_between_configurations(make):
+    first, second = summary(make("a")), summary(make("b", seed=7))
+    assert differing([first, second]) == {second.run: ["seed is 7, not 1"]}
+
+
+def test_the_list_fits_into_80_columns(make, arl):
+    make("math-react-20261123-144900")
+    code, out = arl()
+    assert code == 0
+    assert out.splitlines()[0].split()[0] == "STATE"
+    assert "finished  3/3" in out
+    assert out.splitlines()[1].endswith("runs/math-react-20261123-144900")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_runs_beside_each_other(make, arl):
+    make("a")
+    make("b", seed=7)
+    code, out = arl("--compare", "runs/a", "runs/b")
+    assert code == 0
+    assert "seed is" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert arl("--compare", "runs/a")[0] == 2
+    code, out = arl("--compare", "--json")
+    assert len(json.loads(out)["runs"]) == 2
+    assert arl("--compare", "--delete", "runs/a")[0] == 2
+
+
+def test_no_runs_yet(arl):
+    code, out = arl()
+    assert (code, "makes the first run" in out) == (0, True)
+    assert json.loads(arl("--json")[1]) == {"runs": []}
+    assert arl("nowhere")[0] == 2
+
+
+def test_nothing_is_deleted_unasked(make, arl, monkeypatch):
+    folder, other = make("a"), make("b")
+    assert arl("--delete")[0] == 2
+    code, out = arl("--delete", "runs/a")
+    assert (code, "say --yes" in out) == (2, True)
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert arl("--delete", "runs/a")[0] == 1
+    assert folder.exists()
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert arl("--delete", "runs/a")[0] == 0
+    assert not folder.exists()
+    (other.parent / "papers").mkdir()
+    assert arl("--delete", "--yes", "runs/papers", "runs/b")[0] == 2
+    assert other.exists(), "all or nothing"
+    assert arl("--delete", "--yes", "runs/b")[0] == 0
+    assert not other.exists()
+
+
+def test_sizes():
+    assert [size_text(n) for n in (0, 999, 35_000_000, 10**15)] == [
+        "0 B",
+        "999 B",
+        "35 MB",
+        "1000.0 TB",
+    ]
