@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 
 from .arguments import parse
-from .commands import members, parts, planning, processes, records, running, runs
+from .commands import inspecting, members, parts, planning, processes, records, running, runs
 from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
 from .out_of_memory import end_without_memory
@@ -34,6 +34,7 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "reverify": records.reverify,
     "timeline": records.timeline,
     "runs": runs.runs,
+    "inspect": inspecting.inspect,
     "plan": planning.plan,
     "list": parts.list_parts,
     "check": parts.check,

@@ -21,7 +21,7 @@ from .buffer import Group
 from .errors import StorageError
 from .group_commit import GroupCommit, Statement, merged
 from .task import Task
-from .trajectory import Trajectory
+from .trajectory import Trajectory, forks_json
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS groups (
 CREATE TABLE IF NOT EXISTS trajectories (
     episode_id TEXT PRIMARY KEY, group_id TEXT NOT NULL REFERENCES groups,
     outcome TEXT NOT NULL, reward REAL NOT NULL, num_turns INTEGER NOT NULL,
-    num_tokens INTEGER NOT NULL, data BLOB NOT NULL);
+    num_tokens INTEGER NOT NULL, env_id TEXT, forks TEXT, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, step INTEGER NOT NULL, published_s REAL NOT NULL,
     checkpoint TEXT NOT NULL DEFAULT '');
@@ -55,8 +55,10 @@ _ADDED = (
     ("tasks", "weight", "REAL NOT NULL DEFAULT 1"),
     ("groups", "task_index", "INTEGER NOT NULL DEFAULT -1"),
     ("groups", "members", "TEXT NOT NULL DEFAULT '[]'"),
+    ("trajectories", "env_id", "TEXT"),
+    ("trajectories", "forks", "TEXT"),
 )
-"""Columns that came later: table, name, type."""
+"""Columns that came later: table, name, type. NULL: the record alone says it."""
 
 _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step < ?"
 
@@ -302,6 +304,15 @@ def _insert_trajectory(member: Trajectory) -> Statement:
         member.reward,
         member.num_turns,
         member.num_tokens,
+        member.env_id,
+        forks_json(member.metrics),
         member.pack(),
     )
-    return "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?)", values
+    return _INSERT, values
+
+
+# Named: in logs of earlier versions the columns have another order.
+_INSERT = (
+    "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "
+    "env_id, forks, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)

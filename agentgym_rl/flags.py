@@ -137,6 +137,21 @@ def _runs(parser: ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
 
 
+def _inspect(parser: ArgumentParser) -> None:
+    parser.description = help_texts.INSPECT
+    _json(parser)
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one file, and end")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="with --html: whole episodes of a run (200)"
+    )
+
+
 def _engines(parser: ArgumentParser) -> None:
     parser.description = help_texts.ENGINES
     _json(parser)
@@ -268,6 +283,7 @@ _COMMANDS = {
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
     "timeline": (_timeline, "when what happened in a run, as a picture"),
     "runs": (_runs, "the runs that are here: list, compare, delete"),
+    "inspect": (_inspect, "look at runs in a browser, while they train and afterwards"),
     "plan": (_plan, "what a run would do, before it is paid for"),
     "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
     "check": (_check, "does an environment keep the contract?"),

@@ -120,6 +120,21 @@ batches, HELD-OUT that of evaluations before and after. Runs that live are not
 deleted. With --json one object, with the whole configuration of each.
 """
 
+INSPECT = """\
+Look at runs in a browser, while they train and afterwards: curves, who waits for
+whom, episodes to filter and sort, and each token with its policy version,
+log-probs and advantage (docs/inspect.md).
+
+  arl inspect                                 all runs in the folder `runs`
+  arl inspect runs/NAME runs/OTHER            these
+  arl inspect runs/NAME --html run.html       one file, which works without a server
+
+Runs are only read. The page asks nobody but this machine for anything, and this
+machine alone can open it; with another --host it takes the token that is part
+of the printed URL. Of 100,000 episodes the newest are there at once, the others
+a few seconds later. Ctrl-C ends it.
+"""
+
 ENGINES = """\
 The engines of a run that lives; they may come and go while it trains.
 

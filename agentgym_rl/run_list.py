@@ -69,12 +69,13 @@ def find_runs(places: Sequence[Path]) -> list[RunSummary]:
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
-        inside = [place] if _is_run(place) else sorted(p for p in place.iterdir() if _is_run(p))
+        inside = [place] if is_run(place) else sorted(p for p in place.iterdir() if is_run(p))
         folders.update(dict.fromkeys(path.resolve() for path in inside))
     return sorted(map(summary, folders), key=lambda found: -found.updated_s)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether it is a run's folder."""
     return (folder / MARK).is_file()
 
 
@@ -96,7 +97,7 @@ def summary(folder: Path) -> RunSummary:
     planned = int(config.get("steps", 0))
     return RunSummary(
         run=shown(folder),
-        state=_state(folder, len(steps), planned),
+        state=state_of(folder, len(steps), planned),
         env=_of(config, "env"),
         agent=_of(config, "agent"),
         engine=str(config.get("engine", {}).get("type", "embedded")),
@@ -140,7 +141,8 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
     return found
 
 
-def _state(folder: Path, batches: int, planned: int) -> State:
+def state_of(folder: Path, batches: int, planned: int) -> State:
+    """Of the run there, which has trained `batches` of `planned`."""
     if _is_held(folder):
         return "running"
     return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
@@ -182,7 +184,7 @@ def delete(folder: Path) -> int:
     Raises:
         ConfigError: it is no run's folder, or the run lives.
     """
-    if not _is_run(folder):
+    if not is_run(folder):
         raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")
     with held(folder):
         size = sum(path.stat().st_size for path in _files(folder))

@@ -327,6 +327,18 @@ def by_env(episodes: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:
     return dict(sorted(found.items()))
 
 
+def forks_json(metrics: Mapping[str, float]) -> str:
+    """How often an episode forked, by cause, as JSON; causes of which there are none are left out.
+
+    `metrics` are an episode's, with the gateway's counters `forks_CAUSE`.
+    """
+    if not metrics.get("forks", 1):  # their sum: nearly always 0
+        return "{}"
+    return json.dumps(
+        {name[6:]: int(n) for name, n in metrics.items() if n and name[:6] == "forks_"}
+    )
+
+
 UNPACK_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What foreign bytes can raise on the way through msgpack and our constructors."""
 

@@ -30,6 +30,7 @@ FLAGS = {
     "check": "--json --config --data --sandbox --list --only --episodes --tasks",
     "ledger": "--json",
     "runs": "--json --compare --delete --yes",
+    "inspect": "--json --host --port --open --html --episodes",
     "engines": "--json --add --remove",
     "workers": "--json --add --remove",
     "replay": "--json --step",

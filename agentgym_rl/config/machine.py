@@ -51,6 +51,8 @@ class LoggingConfig(Section):
     """`auto`: a live view on a terminal, plain lines elsewhere."""
     plot: bool = True
     """Write `reward.png` when the run ends."""
+    tokens: bool = True
+    """Keep proximal log-probs and advantages of trained tokens, for `arl inspect`: 8 bytes each."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Experiment trackers that get the metrics, too; each is an extra of the package."""
     project: str = Field(default="agentgym-rl", min_length=1)

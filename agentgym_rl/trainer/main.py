@@ -26,6 +26,7 @@ from .optim import make_optimizer
 from .phases import Phases
 from .policy import Policy, PolicyBase
 from .step import Stepper
+from .tokens_out import TokensOut
 from .versions import VersionsOut
 from .world import World, join_world
 
@@ -138,6 +139,11 @@ class _Trainer:
                 resume, self._policy, self._stepper.optimizer, critic=self._stepper.critic
             )
             self._first, self._lineage = manifest.step, manifest.lineage
+        self._tokens = (
+            TokensOut(run_dir, rank=world.rank, from_step=self._first)
+            if config.logging.tokens
+            else None
+        )
 
     def run(self) -> None:
         self._begin()
@@ -193,7 +199,8 @@ class _Trainer:
         if config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
-        metrics = self._stepper.train(shard, phases)
+        kept = self._tokens.of(step) if self._tokens else None
+        metrics = self._stepper.train(shard, phases, on_tokens=kept)
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()

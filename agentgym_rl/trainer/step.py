@@ -7,6 +7,8 @@ batch weighs the same, whatever the split into minibatches, micro-batches and ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -36,6 +38,8 @@ _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0
 )
 """Of a batch whose every advantage is zero: what it would have counted is zero, not unknown."""
+
+OnTokens = Callable[[ShardTokens, Tensor, Tensor], None]
 
 
 class Stepper:
@@ -81,8 +85,13 @@ class Stepper:
         self._num_steps = num_steps
         self._seed = seed
 
-    def train(self, shard: BatchShard, phases: Phases) -> dict[str, float]:
+    def train(
+        self, shard: BatchShard, phases: Phases, *, on_tokens: OnTokens | None = None
+    ) -> dict[str, float]:
         """Train one batch (collective); metrics of the whole batch, the same on every rank.
+
+        `on_tokens` is shown this rank's tokens with their proximal log-probs and advantages, both
+        [N], before the first optimizer step.
 
         A minibatch in which no row has a non-zero advantage takes no optimizer step: its
         gradient is zero, and Adam would only follow old momentum.
@@ -108,6 +117,8 @@ class Stepper:
         else:
             advantages = judged.advantages + tokens.turn_returns
             advantages = advantages * _task_weights(shard, tokens)
+        if on_tokens is not None:
+            on_tokens(tokens, proximal, advantages)
         objective = make_objective(
             self._algo, shard, tokens, advantages, proximal=proximal, reference=reference
         )

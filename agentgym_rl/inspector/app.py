@@ -1,0 +1,214 @@
+"""The page and its data over HTTP: GET alone, nothing is ever written (docs/inspect.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from agentgym_rl.asgi import Receive, Scope, Send, header, reply
+from agentgym_rl.errors import ConfigError
+
+from .changes import Changes
+from .detail import episode_detail, group_detail
+from .errors import Refusal, missing, wrong
+from .folders import InspectedRun, Runs
+from .query import Query
+from .times import timeline
+
+log = logging.getLogger(__name__)
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".json": "application/json",
+    ".txt": "text/plain; charset=utf-8",
+}
+"""What of the page's folder is served, by suffix."""
+HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PAGE = Path(__file__).parent / "page"
+
+Reading = Callable[[InspectedRun], None]
+
+
+class InspectorApp:
+    """Answers from `runs`. With a token nothing is answered without it."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        changes: Changes,
+        *,
+        token: str = "",
+        on_read: Reading = lambda run: None,
+        page: Path = PAGE,
+    ) -> None:
+        """`on_read` is told of a run whose episodes somebody asks for."""
+        self._runs, self._changes, self._page = runs, changes, page
+        self._token = token
+        self._cookie = f"arl_{hashlib.blake2s(token.encode()).hexdigest()[:12]}"
+        self._on_read = on_read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["method"] not in ("GET", "HEAD"):
+                raise wrong(f"{scope['method']} is not allowed: the inspector only reads")
+            asked = _parameters(scope)
+            headers = {**HEADERS, **self._authenticated(scope, asked)}
+            if scope["path"] == "/api/events":
+                return await self._changes.stream(receive, send, headers)
+            kind, body = await asyncio.to_thread(self._answer, scope, asked)
+            status = 200
+        except Refusal as error:
+            status, kind, body, headers = error.status, *_said(str(error)), HEADERS
+        except (ConfigError, OSError) as error:  # files that vanish, are foreign, or cut short
+            status, kind, body, headers = 404, *_said(str(error)), HEADERS
+        except Exception as error:
+            log.exception("no answer to %s", scope["path"])
+            text = f"the inspector failed: {type(error).__name__}: {error}"
+            status, kind, body, headers = 500, *_said(text), HEADERS
+        body = b"" if scope["method"] == "HEAD" else body
+        await reply(send, status, body, content_type=kind, headers=headers)
+
+    def _authenticated(self, scope: Scope, asked: dict[str, str]) -> Mapping[str, str]:
+        """Headers of the answer; takes the token out of `asked`.
+
+        Raises:
+            Refusal: it is not there, or wrong; or a name that somebody else's page has made to
+                lead here (DNS rebinding).
+        """
+        given = asked.pop("token", "")
+        if not self._token:
+            if _host_name(header(scope, b"host")) not in LOOPBACK:
+                raise wrong("the inspector answers to 127.0.0.1 and localhost alone; see --host")
+            return {}
+        bearer = header(scope, b"authorization").removeprefix("Bearer ")
+        for candidate in (given, bearer, self._cookie_of(scope)):
+            if candidate and hmac.compare_digest(candidate.encode(), self._token.encode()):
+                if not given:
+                    return {}
+                return {
+                    "set-cookie": f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                }
+        raise Refusal(401, "the token is missing or wrong: open the URL that `arl inspect` printed")
+
+    def _cookie_of(self, scope: Scope) -> str:
+        try:
+            found = SimpleCookie(header(scope, b"cookie")).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+    def _answer(self, scope: Scope, asked: dict[str, str]) -> tuple[str, bytes]:
+        # Split before it is unquoted: an id may hold a slash.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        parts = [unquote(part) for part in raw.decode("latin-1").split("?")[0].split("/")[1:]]
+        if parts[0] != "api":
+            return self._file("/".join(parts))
+        return TYPES[".json"], msgspec.json.encode(self._data(parts[1:], asked))
+
+    def _data(self, parts: list[str], asked: dict[str, str]) -> Any:
+        if parts == ["runs"]:
+            _only(asked)
+            return {"runs": [run.summary() for run in self._runs.all()]}
+        if len(parts) < 3 or parts[0] != "runs":
+            raise missing(f"no route /api/{'/'.join(parts)[:80]}")
+        run = self._runs.of(parts[1])
+        match parts[2:]:
+            case ["config"]:
+                _only(asked)
+                return {"toml": run.config_text()}
+            case ["metrics"]:
+                _only(asked, "after")
+                return run.metrics(after=_whole(asked, "after", default=-1))
+            case ["timeline"]:
+                _only(asked, "steps")
+                return timeline(run, asked.get("steps", ""))
+            case ["facets"]:
+                _only(asked)
+                self._on_read(run)
+                return run.index.facets()
+            case ["episodes"]:
+                query = Query.of(asked)
+                self._on_read(run)
+                return run.index.page(query)
+            case ["episodes", episode_id]:
+                _only(asked)
+                return episode_detail(run, episode_id)
+            case ["groups", group_id]:
+                _only(asked)
+                return group_detail(run, group_id)
+        raise missing(f"no route /api/{'/'.join(parts)[:80]}")
+
+    def _file(self, name: str) -> tuple[str, bytes]:
+        found = page_files(self._page).get(name or "index.html")
+        if found is None:
+            raise missing(f"no file {name[:80]!r} in the page")
+        return TYPES[found.suffix], found.read_bytes()
+
+
+def page_files(page: Path) -> dict[str, Path]:
+    """The page's files by their path in its folder. What is not in here is not served, whatever
+    its name: no path is ever made of a request."""
+    return {
+        file.relative_to(page).as_posix(): file
+        for file in sorted(page.rglob("*"))
+        if file.suffix in TYPES and file.is_file() and not file.is_symlink()
+    }
+
+
+def _said(text: str) -> tuple[str, bytes]:
+    return TYPES[".json"], msgspec.json.encode({"error": text})
+
+
+def _parameters(scope: Scope) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            scope["query_string"].decode("latin-1"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=50,
+        )
+    except ValueError as error:
+        raise wrong(f"the parameters cannot be read: {error}") from None
+    return dict(pairs)
+
+
+def _only(asked: Mapping[str, str], *known: str) -> None:
+    if unknown := sorted(asked.keys() - set(known)):
+        raise wrong(f"unknown parameter {unknown[0]!r}; known: {', '.join(known) or 'none'}")
+
+
+def _whole(asked: Mapping[str, str], name: str, *, default: int) -> int:
+    try:
+        return int(asked.get(name) or default)
+    except ValueError:
+        raise wrong(f"{name}={asked[name]!r} is no whole number") from None
+
+
+def _host_name(host: str) -> str:
+    """Of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

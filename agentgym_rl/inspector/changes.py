@@ -1,0 +1,104 @@
+"""What is new in runs, told to all who listen: Server-Sent Events.
+
+The form is WHATWG's, https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.asgi import Receive, Send
+from agentgym_rl.errors import ArlError
+
+from .folders import Runs
+
+_LOOK_S = 1.0
+_SEND_S = 0.25
+_COMMENT_S = 15.0
+
+
+class Changes:
+    """One look at all runs serves all who listen; without any nobody looks."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._pulses: dict[str, Mapping[str, Any]] = {}
+        self._listeners = 0
+        self._looked = asyncio.Event()
+
+    async def watch(self) -> None:
+        """Look every second, for as long as the server lives."""
+        while True:
+            if self._listeners:
+                self._pulses = await asyncio.to_thread(self._look)
+                self._looked.set()
+            await asyncio.sleep(_LOOK_S if self._listeners else _SEND_S)
+
+    def _look(self) -> dict[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for run in self._runs.all():
+            try:
+                found[run.id] = run.pulse()
+            except (ArlError, OSError) as error:  # its own routes say what is wrong with it
+                found[run.id] = {
+                    **{"run": run.id, "steps": 0, "episodes": 0, "status": "stopped"},
+                    "error": str(error),
+                }
+        return found
+
+    async def stream(self, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
+        """Changes from now on, until the client leaves."""
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw.append((b"content-type", b"text/event-stream"))
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        await _write(send, ": arl inspect\n\n")
+        if not self._listeners:  # what was seen when somebody last listened may be old
+            self._looked.clear()
+        self._listeners += 1
+        try:
+            if await _leaves_before(receive, self._looked):
+                return
+            known, said_s = self._pulses, time.monotonic()
+            while not await _has_left(receive):
+                seen = self._pulses
+                texts = [_event(seen[id]) for id in seen if seen[id] != known.get(id)]
+                texts += [_event({"run": id, "gone": True}) for id in known if id not in seen]
+                if not texts and time.monotonic() - said_s >= _COMMENT_S:
+                    texts = [": alive\n\n"]
+                if texts:
+                    await _write(send, "".join(texts))
+                    said_s = time.monotonic()
+                known = seen
+        finally:
+            self._listeners -= 1
+
+
+def _event(pulse: Mapping[str, Any]) -> str:
+    return f"event: change\ndata: {msgspec.json.encode(pulse).decode()}\n\n"
+
+
+async def _write(send: Send, text: str) -> None:
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+async def _leaves_before(receive: Receive, looked: asyncio.Event) -> bool:
+    while not looked.is_set():
+        if await _has_left(receive):
+            return True
+    return False
+
+
+async def _has_left(receive: Receive) -> bool:
+    """Whether the client is gone; takes a moment where it is not."""
+    try:
+        async with asyncio.timeout(_SEND_S):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""A whole episode, token for token, and a whole group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from agentgym_rl.episode_reader import EpisodeReader
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.token_file import read_tokens, row_key
+from agentgym_rl.trajectory import NOT_SAMPLED, FloatArray, Row, Trajectory
+
+from .errors import missing
+from .folders import InspectedRun
+
+Trained = Mapping[int, tuple[FloatArray, FloatArray]]
+"""As `token_file.read_tokens` has them."""
+
+
+def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
+    """Everything that was recorded of an episode; per row, arrays over its tokens. Blocking.
+
+    Raises:
+        Refusal: there is none.
+        ConfigError: it, or what was kept of its training, cannot be read.
+    """
+    summary = run.index.of(episode_id)
+    found, task_data = _read(run, episode_id)
+    trained = _trained(run, summary["step"])
+    credit, config = found.credit, run.config()
+    paid = credit.turn_rewards
+    lineages = [*credit.lineages, *[0] * (len(credit.parents) - len(credit.lineages))]
+    return {
+        **summary,
+        "error": found.error,
+        "messages": found.messages,
+        "tools": found.tools,
+        "metrics": found.metrics,
+        "task_data": task_data,
+        "tree": [
+            {"turn": k, "parent": parent, "lineage": lineage, "reward": paid[k] if paid else None}
+            for k, (parent, lineage) in enumerate(zip(credit.parents, lineages, strict=True))
+        ],
+        "rows": [_row(run, row, trained, config) for row in found.rows],
+    }
+
+
+def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
+    """A group with its members' conversations side by side; blocking.
+
+    `advantage` is the mean over an episode's trained tokens, which are all the same but with
+    rewards of turns, KL in the reward or a critic; None where nothing was kept of it.
+
+    Raises:
+        Refusal: there is none.
+        ConfigError: it cannot be read.
+    """
+    summaries = run.index.members(group_id)
+    if not summaries:
+        raise missing(f"no group {group_id[:80]!r} in run {run.id}")
+    first, members = summaries[0], list[dict[str, Any]]()
+    trained, task_data = _trained(run, first["step"]), dict[str, Any]()
+    for summary in summaries:
+        episode, task_data = _read(run, summary["id"])
+        known = [trained[key][1] for row in episode.rows if (key := row_key(row)) in trained]
+        joined = np.concatenate(known) if known else np.zeros(0)
+        members.append(
+            {
+                **summary,
+                "error": episode.error,
+                "advantage": float(joined.mean()) if len(joined) else None,
+                "messages": episode.messages,
+            }
+        )
+    head = {name: first[name] for name in ("status", "cause", "step", "task")}
+    return {"id": group_id, **head, "task_data": task_data, "members": members}
+
+
+def _read(run: InspectedRun, episode_id: str) -> tuple[Trajectory, Mapping[str, Any]]:
+    with closing(EpisodeReader(run.folder / "episodes.db")) as log:
+        episode = log.trajectory(episode_id)
+        try:
+            return episode, log.task(episode.task_id).data
+        except ConfigError:  # of a group that is not complete the task is not there yet
+            return episode, {}
+
+
+def _trained(run: InspectedRun, step: int | None) -> Trained:
+    return {} if step is None else read_tokens(run.folder, step)
+
+
+def _row(
+    run: InspectedRun, row: Row, trained: Trained, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    sampled = row.policy_versions != NOT_SAMPLED
+    proximal, advantages = trained.get(row_key(row), (None, None))
+    return {
+        "lineage": row.lineage,
+        "text": run.texts.of(row.tokens.tolist(), config),
+        "tokens": row.tokens.tolist(),
+        "trains": row.loss_mask.astype(int).tolist(),
+        "turn": row.turn_ids.tolist(),
+        "version": _where(sampled, row.policy_versions),
+        "admitted": _where(sampled, row.admitted_versions),
+        "behavior": _where(sampled, row.behavior_logprobs),
+        "proximal": _spread(row, proximal),
+        "advantage": _spread(row, advantages),
+        "temperature": [round(value, 6) for value in row.temperatures.tolist()],
+        "time_s": _where(row.times_s > 0, row.times_s),
+    }
+
+
+def _where(known: np.ndarray, values: np.ndarray) -> list[float | None]:
+    """Values, None where they are not known."""
+    pairs = zip(known.tolist(), values.tolist(), strict=True)
+    return [value if is_known else None for is_known, value in pairs]
+
+
+def _spread(row: Row, of_trained: FloatArray | None) -> list[float | None] | None:
+    """Of the trained tokens, over all; None where nothing was kept."""
+    if of_trained is None or len(of_trained) != row.num_trained:
+        return None
+    values = np.zeros(len(row), np.float32)
+    values[row.loss_mask] = of_trained
+    return _where(row.loss_mask, values)

@@ -1,0 +1,163 @@
+"""The runs that are shown: found in folders, by an id, and what their small files say."""
+
+from __future__ import annotations
+
+import threading
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.episode_reader import EpisodeReader
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.eval_records import LINES
+from agentgym_rl.run_dir import MARK, shown
+from agentgym_rl.run_list import is_run, state_of
+
+from .errors import Refusal, missing
+from .index import EpisodeIndex
+from .lines import GrowingLines
+from .texts import Texts
+
+
+class InspectedRun:
+    """One run's folder. Methods read files: call them in threads."""
+
+    def __init__(self, id: str, folder: Path) -> None:
+        self.id, self.folder = id, folder
+        self.index = EpisodeIndex(folder / "episodes.db")
+        self.texts = Texts(folder)
+        self._metrics = GrowingLines(folder / "metrics.jsonl")
+        self._evaluations = GrowingLines(folder / LINES)
+        self._turn = threading.Lock()
+
+    def config_text(self) -> str:
+        """`config.toml` as it is."""
+        try:
+            return (self.folder / MARK).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise missing(f"{self.folder / MARK} cannot be read: {error}") from error
+
+    def config(self) -> Mapping[str, Any]:
+        try:
+            return tomllib.loads(self.config_text())
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{self.folder / MARK} is no TOML: {error}") from error
+
+    def metrics(self, *, after: int = -1) -> dict[str, Any]:
+        """Rows of `metrics.jsonl` with a larger step, and all evaluations."""
+        with self._turn:
+            rows, evaluations = self._metrics.read(), self._evaluations.read()
+        late = [row for row in rows if not isinstance(at := row.get("step"), int) or at > after]
+        return {"rows": late, "evaluations": evaluations}
+
+    def pulse(self) -> dict[str, Any]:
+        """What changes while it trains, cheaply."""
+        with self._turn:
+            steps = len(self._metrics.read())
+        planned = int(self.config().get("steps", 0))
+        return {
+            "run": self.id,
+            "steps": steps,
+            "episodes": self._num_episodes(),
+            "status": state_of(self.folder, steps, planned),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """A line of the list of runs; where a file cannot be read, `error` says why."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "path": shown(self.folder),
+            **{"env": "", "agent": "", "engine": "", "status": "stopped", "steps": 0},
+            **{"steps_planned": 0, "started_s": None, "updated_s": None, "reward": None},
+            **{"episodes": 0, "error": ""},
+        }
+        try:
+            config = self.config()
+            rows = self.metrics()["rows"]
+            found |= {name: self.pulse()[name] for name in ("steps", "episodes", "status")}
+        except (ConfigError, Refusal, OSError) as error:  # it may vanish, just now
+            return found | {"error": str(error)}
+        times = [_changed_s(self.folder / name) for name in _LIVING]
+        return found | {
+            "env": str(config.get("env", {}).get("id", "")),
+            "agent": str(config.get("agent", {}).get("id", "")),
+            "engine": str(config.get("engine", {}).get("type", "")),
+            "steps_planned": int(config.get("steps", 0)),
+            "started_s": _changed_s(self.folder / MARK),
+            "updated_s": max((at for at in times if at is not None), default=None),
+            "reward": rows[-1].get("reward/mean") if rows else None,
+        }
+
+    def _num_episodes(self) -> int:
+        if not (self.folder / "episodes.db").exists():
+            return 0
+        with closing(EpisodeReader(self.folder / "episodes.db")) as log:
+            return log.num_recorded
+
+
+_LIVING = (MARK, "metrics.jsonl", "phases.jsonl", "episodes.db", "episodes.db-wal", LINES)
+
+
+def _changed_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+class Runs:
+    """The runs in some places, which may come and go meanwhile."""
+
+    def __init__(self, places: Sequence[Path]) -> None:
+        """
+        Raises:
+            ConfigError: a place does not exist.
+        """
+        for place in places:
+            if not place.is_dir():
+                raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
+        self._places = [place.resolve() for place in places]
+        self._runs: dict[Path, InspectedRun] = {}
+        self._turn = threading.Lock()
+
+    def all(self) -> list[InspectedRun]:
+        """Those that are there now, the newest last. Reads folders: call it in a thread."""
+        with self._turn:
+            folders = dict.fromkeys(path for place in self._places for path in _inside(place))
+            for folder in folders:
+                if folder not in self._runs:
+                    self._runs[folder] = InspectedRun(self._free_id(folder.name), folder)
+            return [self._runs[folder] for folder in folders]
+
+    def of(self, id: str) -> InspectedRun:
+        """The run of an id.
+
+        Raises:
+            Refusal: there is none (404).
+        """
+        found = self.all()
+        for run in found:
+            if run.id == id:
+                return run
+        known = ", ".join(run.id for run in found[-5:]) or "none"
+        raise missing(f"no run {id[:80]!r} here; there are: {known}")
+
+    def _free_id(self, name: str) -> str:
+        """An id stays its folder's, even after that has vanished."""
+        taken = {run.id for run in self._runs.values()}
+        number, id = 2, name
+        while id in taken:
+            id, number = f"{name}~{number}", number + 1
+        return id
+
+
+def _inside(place: Path) -> list[Path]:
+    if is_run(place):
+        return [place]
+    try:
+        inside = [path for path in place.iterdir() if is_run(path)]
+    except OSError:  # it has vanished
+        return []
+    return sorted((path.resolve() for path in inside), key=lambda p: _changed_s(p / MARK) or 0.0)

@@ -1,0 +1,135 @@
+"""What may be asked of a run's episodes, and the SQL that answers it from the index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import wrong
+
+SORTS = {
+    "row": "e.row",
+    "reward": "e.reward",
+    "tokens": "e.tokens",
+    "turns": "e.turns",
+    "step": "g.step",
+}
+STATUSES = ("waiting", "leased", "consumed", "dropped", "open")
+MOST = 1000
+"""Episodes of a page."""
+STATUS = "coalesce(g.status, 'open')"
+"""Of an episode whose group is not complete there is no status in the log."""
+_SAME = {"outcome": "e.outcome", "env": "e.env", "group": "e.grp", "status": STATUS}
+_RANGES = ("reward", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One page of episodes."""
+
+    same: Mapping[str, str] = field(default_factory=dict[str, str])
+    """outcome, env, group, status."""
+    fork: str = ""
+    """A cause, or `any`."""
+    step: int | None = None
+    least: Mapping[str, float] = field(default_factory=dict[str, float])
+    most: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Of reward and tokens, inclusive."""
+    q: str = ""
+    """In the episode's, the group's or the task's id, whatever the case."""
+    sort: str = "row"
+    descending: bool = True
+    offset: int = 0
+    limit: int = 100
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str]) -> Query:
+        """Of the parameters of a URL; empty ones ask nothing.
+
+        Raises:
+            Refusal: one is unknown, or has no such value (400).
+        """
+        given = {name: value for name, value in asked.items() if value != ""}
+        ranges = [f"{name}_{end}" for name in _RANGES for end in ("min", "max")]
+        known = {*_SAME, *ranges, "fork", "step", "q", "sort", "offset", "limit"}
+        if unknown := sorted(given.keys() - known):
+            raise wrong(f"unknown parameter {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        sort = given.get("sort", "-row")
+        if sort.removeprefix("-") not in SORTS:
+            raise wrong(f"sort={sort!r}: allowed are {', '.join(SORTS)}, with - for descending")
+        if given.get("status", "open") not in STATUSES:
+            raise wrong(f"status={given['status']!r}: allowed are {', '.join(STATUSES)}")
+        return cls(
+            same={name: given[name] for name in _SAME if name in given},
+            fork=given.get("fork", ""),
+            step=_whole(given, "step", least=0) if "step" in given else None,
+            least={n: _number(given, f"{n}_min") for n in _RANGES if f"{n}_min" in given},
+            most={n: _number(given, f"{n}_max") for n in _RANGES if f"{n}_max" in given},
+            q=given.get("q", ""),
+            sort=sort.removeprefix("-"),
+            descending=sort.startswith("-"),
+            offset=_whole(given, "offset", least=0, default=0),
+            limit=_whole(given, "limit", least=1, most=MOST, default=100),
+        )
+
+    def where(self) -> tuple[str, list[Any]]:
+        """The condition and its values."""
+        terms: list[str] = []
+        values: list[Any] = []
+
+        def term(text: str, *of: Any) -> None:
+            terms.append(text)
+            values.extend(of)
+
+        for name, value in self.same.items():
+            term(f"{_SAME[name]} = ?", value)
+        if self.fork == "any":
+            term("e.forks != '{}'")
+        elif self.fork:
+            term("EXISTS (SELECT 1 FROM json_each(e.forks) WHERE key = ?)", self.fork)
+        if self.step is not None:
+            term("g.step = ?", self.step)
+        for bounds, sign in ((self.least, ">="), (self.most, "<=")):
+            for name, bound in bounds.items():
+                term(f"e.{name} {sign} ?", bound)
+        if self.q:
+            texts = ("e.id", "e.grp", "coalesce(g.task, '')")
+            has = " OR ".join(f"instr(lower({text}), ?) > 0" for text in texts)
+            term(f"({has})", *[_lower(self.q)] * len(texts))
+        return (f" WHERE {' AND '.join(terms)}" if terms else ""), values
+
+    def order(self) -> str:
+        """Episodes of groups without a step come last; ties are broken by row, as the sort goes."""
+        way = "DESC" if self.descending else "ASC"
+        last = "g.step IS NULL, " if self.sort == "step" else ""
+        return f" ORDER BY {last}{SORTS[self.sort]} {way}, e.row {way}"
+
+
+def _lower(text: str) -> str:
+    """As SQLite's lower(): of ASCII alone."""
+    return "".join(c.lower() if c.isascii() else c for c in text)
+
+
+def _number(given: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(given[name])
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        raise wrong(f"{name}={given[name]!r} is no number")
+    return value
+
+
+def _whole(
+    given: Mapping[str, str], name: str, *, least: int, most: int = 2**62, default: int = 0
+) -> int:
+    text = given.get(name, str(default))
+    try:
+        value = int(text)
+    except ValueError:
+        raise wrong(f"{name}={text!r} is no whole number") from None
+    if not least <= value <= most:
+        raise wrong(f"{name}={value}: allowed are {least} to {most}")
+    return value
