@@ -80,9 +80,11 @@ def read_tokens(run: Path, step: int) -> Mapping[int, tuple[FloatArray, FloatArr
             continue
         try:
             with np.load(path, allow_pickle=False) as file:
-                ends = np.cumsum(file["lengths"])[:-1]
-                proximal = np.split(file["proximal"], ends)
-                advantages = np.split(file["advantages"], ends)
+                ends = np.cumsum(file["lengths"])
+                *proximal, rest = np.split(file["proximal"], ends)
+                *advantages, more = np.split(file["advantages"], ends)
+                if len(rest) or len(more):
+                    raise ValueError("there are more values than tokens")
                 pairs = zip(proximal, advantages, strict=True)
                 found |= zip(file["rows"].tolist(), pairs, strict=True)
         except FileNotFoundError:  # a step that is trained again, just now

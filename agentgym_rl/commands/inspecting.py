@@ -20,6 +20,8 @@ def inspect(args: Namespace) -> int:
         raise ConfigError("--episodes says how many go into a file: it goes with --html")
     if args.episodes is not None and args.episodes < 0:
         raise ConfigError(f"--episodes={args.episodes}: allowed are 0 and more")
+    if args.html and (args.open or args.port or args.host != "127.0.0.1"):
+        raise ConfigError("--html writes a file and ends: --host, --port and --open go without it")
     if not args.runs and not Path("runs").is_dir():
         raise ConfigError(
             "no folder `runs` here: pass runs (arl inspect RUN), or make one: "
@@ -32,8 +34,6 @@ def inspect(args: Namespace) -> int:
 def _write(args: Namespace, places: list[Path]) -> int:
     from agentgym_rl.inspector import write_page
 
-    if args.open or args.port or args.host != "127.0.0.1":
-        raise ConfigError("--html writes a file and ends: --host, --port and --open go without it")
     episodes = 200 if args.episodes is None else args.episodes
     report = write_page(
         places, args.html, episodes=episodes, on_progress=counting("wrote", "episodes")

@@ -22,6 +22,8 @@ from .query import STATUS, Query
 
 FIRST = 1000
 """Episodes of the first portion."""
+_FIRST_S = 0.25
+"""So long more of them are read before the first answer: most logs are complete then."""
 PORTION = 5000
 _FRESH_S = 0.5
 """So long an answer is not asked of the log again."""
@@ -169,6 +171,9 @@ class EpisodeIndex:
             if not self._newest:
                 self._complete = False
                 self._read_portion(log, FIRST)
+                until = now + _FIRST_S
+                while not self._complete and time.monotonic() < until:
+                    self._read_portion(log, FIRST)
             else:
                 self._add(log.facts(above=self._newest, limit=2**62))
             self._db.execute("BEGIN")

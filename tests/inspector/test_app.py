@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from conftest import TOKENS, make_client, make_row  # pyright: ignore
+from made_runs import TOKENS, make_client, make_row
 
 from agentgym_rl.token_file import write_tokens
 
@@ -135,9 +135,10 @@ def test_an_episode_token_for_token(ask, run):
 def test_the_timeline(ask):
     found = ask("/api/runs/first/timeline?steps=0-0")
     assert (found["zero_s"], found["steps"]) == (99.0, [0, 0])
-    trainer, episodes = found["tracks"]
+    trainer, episodes, at_once = found["tracks"]
     assert trainer == {"process": "trainer rank 0", "slices": [[0.0, 11.0, "proximal"]]}
     assert episodes["slices"][0] == [4.0, 6.0, "g0-0 turn 0"]
+    assert at_once["slices"] == [[4.0, 6.0, "g1-0 turn 0"]]
     assert found["at_once"][-1][1] == 0
 
 
