@@ -65,10 +65,10 @@ _CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND st
 EVALUATED = "evaluated"
 """The cause of groups that were played for an evaluation."""
 
-_PAGE_BYTES = 32768
-"""An episode is some ten thousand bytes: several fit into a page, so that little of it is left
-empty. Of 8,192 each took two, and a third more of the processor's time."""
-_CHECKPOINT_PAGES = 512
+_PAGE_BYTES = 16384
+"""An episode is some ten thousand bytes: of SQLite's 4,096 it takes four, mostly empty at the end.
+Larger pages than these cost more where few episodes come at once, since a page is written whole."""
+_CHECKPOINT_PAGES = 1024
 """Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
 
 

@@ -240,7 +240,9 @@ def _doctor(parser: ArgumentParser) -> None:
     parser.description = help_texts.DOCTOR
     _json(parser)
     _keys(parser)
-    parser.add_argument("what", choices=["sandbox"], help="what to examine")
+    parser.add_argument(
+        "what", nargs="?", choices=["sandbox"], help="one part in detail (default: all, briefly)"
+    )
     _sandbox(parser)
 
 

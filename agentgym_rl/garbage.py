@@ -22,7 +22,7 @@ MOST_UNSEEN = 15
 """Times in a row that they are not, while there is next to no garbage."""
 LITTLE = 0.01
 """Garbage, as a share of `YOUNG`, that is next to none."""
-SHARE = 0.02
+SHARE = 0.01
 """Of the time that collections of everything may take."""
 _NEVER = 2**31 - 1
 

@@ -250,6 +250,11 @@ does not know what staleness or a batch's size does to learning.
 DOCTOR = """\
 What of this machine works, and what to do where it does not.
 
+`arl doctor` looks at Python, torch, shared memory, disk, GPUs, vLLM, Ray, Slurm
+and every sandbox backend, one line each; only what `arl train --env math` needs
+counts for the exit code. `--engine.type=vllm --engine.python=FILE` asks another
+interpreter for vLLM.
+
 `arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
 kernel, daemon or account, one by one, and says what programs get there. The
 local backend never runs a program with less isolation than it promises: where

@@ -70,6 +70,9 @@ _TIMEOUT_S = 1800.0
 
 PROMPT, SAMPLED, ANSWER = 60, 100, 40
 """Tokens: a prompt, a reply, a tool's answer, another reply."""
+FIRST = slice(PROMPT, PROMPT + SAMPLED)
+SECOND = slice(PROMPT + SAMPLED + ANSWER, None)
+TEXT = "So the two numbers are to be added, and the tool can say what that is. " * 5
 
 Case = tuple[str, int]
 
@@ -128,14 +131,14 @@ class Simulated:
         self._count = itertools.count()
         self._draw = random.Random(0)
         length = PROMPT + SAMPLED + ANSWER + SAMPLED
-        place = np.arange(length)
-        second = place >= PROMPT + SAMPLED + ANSWER
-        first = (place >= PROMPT) & (place < PROMPT + SAMPLED)
-        self._first, self._second, self._mask = first, second, first | second
-        self._turns = np.where(first, 0, np.where(second, 1, -1)).astype(np.int32)
+        self._turns = np.full(length, -1, np.int32)
+        self._turns[FIRST], self._turns[SECOND] = 0, 1
+        self._mask = self._turns >= 0
+        self._unsampled = np.full(length, -1, np.int32)
+        self._temperatures = self._mask.astype(np.float32)
         self._tokens = np.random.default_rng(0).integers(0, 150_000, length, np.int32)
         self._logprobs = np.where(self._mask, -0.7, 0).astype(np.float32)
-        self._times = np.where(self._mask, 0.02 * place, 0.0)
+        self._times = np.where(self._mask, 0.02 * np.arange(length), 0.0)
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: Any
@@ -173,27 +176,26 @@ class Simulated:
 
     def _row(self, began: int, ended: int) -> Row:
         """Arrays of its own, as an episode's are."""
-        versions = np.full(len(self._mask), -1, np.int32)
-        versions[self._first], versions[self._second] = began, ended
+        versions = self._unsampled.copy()
+        versions[FIRST], versions[SECOND] = began, ended
         return Row(
             tokens=self._tokens.copy(),
             loss_mask=self._mask.copy(),
             behavior_logprobs=self._logprobs.copy(),
             policy_versions=versions,
             admitted_versions=versions.copy(),
-            temperatures=self._mask.astype(np.float32),
+            temperatures=self._temperatures.copy(),
             turn_ids=self._turns.copy(),
             times_s=self._times + time.monotonic(),
         )
 
 
 def _messages(task: Task) -> list[dict[str, Any]]:
-    text = "So the two numbers are to be added, and the tool can say what that is. " * 5
     return [
         {"role": "user", "content": task.data["question"]},
-        {"role": "assistant", "content": text},
+        {"role": "assistant", "content": TEXT},
         {"role": "tool", "tool_call_id": "call_0", "content": "42"},
-        {"role": "assistant", "content": text},
+        {"role": "assistant", "content": TEXT},
     ]
 
 

@@ -1,12 +1,16 @@
-"""`arl doctor sandbox`: what works here, in words and as JSON."""
+"""`arl doctor`: what works here, in words and as JSON."""
 
+import asyncio
 import json
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
-from agentgym_rl.inspect.probe_report import probe_text
+from agentgym_rl import doctor as module
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.inspect.probe_report import machine_text, probe_text
 from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
 
 WORKS = Probe("kernel", True, "6.1")
@@ -25,7 +29,7 @@ def test_what_fails_is_said_with_its_fix():
     assert "\n                     change it\n" in text
     assert "no   cgroup          none" in text
     assert text.endswith("sandbox local: does not work on this machine")
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_what_works_is_said_with_what_programs_get():
@@ -69,3 +73,64 @@ def test_doctor_has_the_probes_of_the_isolation_it_is_asked_for():
     wrong = doctor("--sandbox.options.isolation=chroot")
     assert wrong.returncode != 0
     assert "expected 'namespaces' or 'landlock'" in wrong.stderr
+
+
+# ---------------------------------------------------------------------- the whole machine
+MACHINE = ["python", "torch", "model", "shared memory", "disk", "open files", "GPU", "vLLM"]
+
+
+def examined() -> dict[str, Probe]:
+    return {probe.name: probe for probe in asyncio.run(module.examine())}
+
+
+def test_all_parts_of_the_machine_are_looked_at():
+    found = examined()
+    assert [*found][:8] == MACHINE
+    assert {"sandbox local", "sandbox docker", "sandbox e2b"} <= found.keys()
+    required = {name for name, probe in found.items() if probe.required}
+    assert required == set(module.REQUIRED)
+    assert all(probe.fix for probe in found.values() if not probe.ok)
+    assert found["torch"].detail.startswith(metadata.version("torch"))
+    text = machine_text(list(found.values()))
+    assert max(map(len, text.splitlines())) <= 80 or "/" in max(text.splitlines(), key=len)
+    assert text.endswith("works here")
+
+
+def test_what_is_missing_is_said_with_its_fix(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(module, "FREE_BYTES", 10**18)
+    monkeypatch.setattr(module, "OPEN_FILES", 10**12)
+    found = examined()
+    failed = {name for name, probe in found.items() if probe.required and not probe.ok}
+    assert failed == {"shared memory", "disk"}
+    assert "--shm-size" in found["shared memory"].fix
+    assert not found["open files"].ok
+    assert machine_text(list(found.values())).endswith("missing for any run: shared memory, disk")
+
+
+def test_what_cannot_be_asked_does_not_keep_the_others_from_it(monkeypatch):
+    def broken(python):
+        raise RuntimeError("the driver is gone")
+
+    async def never(self):
+        raise ConfigError("no account")
+
+    monkeypatch.setattr(module, "_vllm", broken)
+    monkeypatch.setattr("arl_sandboxes.docker.backend.DockerBackend.probe", never)
+    found = examined()
+    assert "RuntimeError: the driver is gone" in found["vLLM"].detail
+    assert (found["sandbox docker"].ok, found["sandbox docker"].detail) == (False, "no account")
+    assert found["torch"].ok
+
+
+@pytest.mark.slow
+def test_the_command_says_whether_runs_work_here():
+    done = subprocess.run(
+        [sys.executable, "-m", "agentgym_rl", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["ok"] else 1)
+    assert [probe["name"] for probe in report["probes"]][:8] == MACHINE

@@ -31,7 +31,7 @@ LINES = [
     "batching episode_log episode_reader token_file pace task_cursor hub_client worker_launch",
     "gateway engines trainer cluster inspect scaffold timeline neighbours",
     "servers recovery forks children followers engine_loads adapting worker_lives",
-    "fleet_checks colocation",
+    "fleet_checks colocation doctor",
     "episode controller fleet followed_fleet resumed eval_queue",
     "eval_folder eval_result",
     "eval_compare groups training_result",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
+from agentgym_rl.config import Config, VllmEngineConfig
 from agentgym_rl.errors import ConfigError
 
 from .showing import print_json
@@ -63,6 +64,8 @@ def new(args: Namespace) -> int:
 def doctor(args: Namespace) -> int:
     config = load_configuration(args)
     log.setup(config.logging.level)
+    if args.what is None:
+        return _examine(config, as_json=args.json)
     from agentgym_rl.inspect.probe_report import probe_text
     from agentgym_rl.registry import make_sandbox
 
@@ -72,6 +75,21 @@ def doctor(args: Namespace) -> int:
     else:
         print(probe_text(report))
     return 0 if report.ok else 1
+
+
+def _examine(config: Config, *, as_json: bool) -> int:
+    """The whole machine."""
+    from agentgym_rl.doctor import examine
+    from agentgym_rl.inspect.probe_report import machine_text
+
+    python = config.engine.python if isinstance(config.engine, VllmEngineConfig) else ""
+    probes = asyncio.run(examine(python))
+    ok = all(probe.ok for probe in probes if probe.required)
+    if as_json:
+        print_json({"probes": [asdict(probe) for probe in probes], "ok": ok})
+    else:
+        print(machine_text(probes))
+    return 0 if ok else 1
 
 
 def _row(row: Listed) -> dict[str, str]:
