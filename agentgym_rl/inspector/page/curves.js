@@ -1,0 +1,115 @@
+// Metrics of one run or several over their batches.
+
+import { Answer, useAnswer } from "./common.js";
+import { figure } from "./format.js";
+import { html, useEffect, useRef } from "./vendor/preact.js";
+import uPlot from "./vendor/uplot.js";
+
+const CHARTS = [
+  ["reward", "Reward of training episodes", "reward/mean"],
+  ["held-out", "Held-out reward", "eval/reward"],
+  ["staleness", "Staleness, versions", "staleness/mean"],
+  ["mismatch", "Largest |proximal − behavior|", "mismatch/max_abs"],
+  ["throughput", "Trained tokens a second", "throughput/trained_tokens_per_s"],
+  ["overlap", "Sampled while the trainer computed", "overlap"],
+  ["loss", "Loss", "loss"],
+  ["entropy", "Entropy, nats", "policy/approx_entropy"],
+  ["clipped", "Clipped tokens", "policy/clip_fraction"],
+  ["batch", "Seconds of a batch", "time/step"],
+  ["waited", "Trainer waits for a batch, s", "time/rollout_wait"],
+  ["tokens", "Tokens of an episode", "episode/tokens"],
+];
+const STROKES = [
+  ["--line-1", []],
+  ["--line-2", [8, 4]],
+  ["--line-3", [2, 3]],
+  ["--line-4", [10, 3, 2, 3]],
+];
+
+export function Curves({ source, about, tick }) {
+  const runs = about.split(",").filter(Boolean);
+  const state = useAnswer(
+    () => Promise.all(runs.map(async (run) => ({ run, ...(await source.metrics(run)) }))),
+    [source, about, tick],
+  );
+  return html`<h1>${runs.length > 1 ? "Curves of several runs" : `Curves of ${runs[0] ?? "no run"}`}</h1>
+    <${Answer} state=${state}>${(found) => html`
+      ${runs.length > 1 && html`<${Legend} runs=${runs} />`}
+      <div class="charts">
+        ${CHARTS.map(([id, title, name]) => html`<${Chart} key=${id} title=${title} name=${name} found=${found} />`)}
+      </div>`}<//>`;
+}
+
+function Legend({ runs }) {
+  return html`<ul class="legend">
+    ${runs.map((run, i) => html`<li><svg width="34" height="8" aria-hidden="true"><line x1="0" x2="34" y1="4" y2="4" class=${`stroke-${i % STROKES.length}`} /></svg> ${run}</li>`)}
+  </ul>`;
+}
+
+// By run: [batch, value] of what has a value; evaluations stand at the batch they came after.
+function points(found, name) {
+  return found.map(({ rows, evaluations }) =>
+    name.startsWith("eval/")
+      ? evaluations.filter((e) => typeof e[name] === "number").map((e) => [e.version, e[name]])
+      : rows.filter((row) => typeof row[name] === "number").map((row) => [row.step, row[name]]),
+  );
+}
+
+function Chart({ title, name, found }) {
+  const place = useRef(null);
+  const lines = points(found, name);
+  const last = lines.map((line) => (line.length ? figure(line[line.length - 1][1]) : "–")).join(", ");
+  const isEmpty = lines.every((line) => line.length === 0);
+  useEffect(() => {
+    if (isEmpty) return undefined;
+    const chart = draw(place.current, lines, found.map(({ run }) => run), name.startsWith("eval/"));
+    const fit = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: 170 }));
+    fit.observe(place.current);
+    return () => {
+      fit.disconnect();
+      chart.destroy();
+    };
+  }, [JSON.stringify(lines), document.documentElement.dataset.theme]);
+  return html`<figure class="chart">
+    <figcaption><span>${title}</span> <b title="newest">${last}</b></figcaption>
+    ${isEmpty
+      ? html`<p class="quiet">nothing recorded</p>`
+      : html`<div ref=${place} role="img" aria-label=${`${title}: newest ${last}`}></div>`}
+    <div class="name">${name}</div>
+  </figure>`;
+}
+
+function draw(place, lines, runs, hasDots) {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const steps = [...new Set(lines.flat().map(([step]) => step))].sort((a, b) => a - b);
+  const data = lines.map((line) => {
+    const by = new Map(line);
+    return steps.map((step) => by.get(step) ?? null);
+  });
+  const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--faint"), width: 1 }, ticks: { show: false } };
+  return new uPlot(
+    {
+      width: place.clientWidth || 320,
+      height: 170,
+      scales: { x: { time: false } },
+      cursor: { sync: { key: "batches" }, drag: { x: true, y: false } },
+      legend: { live: true },
+      axes: [axis, { ...axis, size: 52, values: (_, values) => values.map((v) => figure(v)) }],
+      series: [
+        { label: "batch" },
+        ...runs.map((label, i) => ({
+          label,
+          stroke: colour(STROKES[i % STROKES.length][0]),
+          dash: STROKES[i % STROKES.length][1],
+          width: 1.6,
+          spanGaps: true,
+          points: { show: hasDots || steps.length < 3 },
+          value: (_, value) => figure(value),
+        })),
+      ],
+    },
+    [steps, ...data],
+    place,
+  );
+}

@@ -1,0 +1,276 @@
+"""The page of `arl inspect`, driven in a real Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import make_episode, make_run
+
+from agentgym_rl.buffer import Group
+from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.inspector import inspect_live
+from agentgym_rl.inspector.export import write_html
+from agentgym_rl.inspector.folders import Runs
+from agentgym_rl.task import Task
+from agentgym_rl.token_file import write_tokens
+from agentgym_rl.trajectory import Credit, Outcome
+
+pytestmark = pytest.mark.slow
+WAIT_MS = 30_000
+HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
+VIEWS = ("", "#curves=first,second", "#timeline=first", "#episodes=first", "#group=first%2Fg0")
+VIEWS += ("#episode=first%2Fg1-0&colour=version", "#episode=first%2Fg0-0&colour=advantage")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser, or the reason why there is none."""
+    path = os.environ.get("ARL_CHROMIUM") or shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        path = None
+    if not path:
+        if "chromium" in os.environ.get("ARL_REQUIRE", "").split(","):
+            pytest.fail("no chromium or no playwright, and ARL_REQUIRE names chromium")
+        pytest.skip("no chromium here (apt-get install chromium; ARL_CHROMIUM names another)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def aside(work, *arguments):
+    """In a thread of its own: playwright has an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+@pytest.fixture
+def runs(tmp_path) -> Path:
+    """Two runs; the first has a fork, a failure, hostile text, and what was made of its tokens."""
+    said = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": HOSTILE, "tool_calls": [
+            {"id": "c0", "function": {"name": "calculator", "arguments": '{"x": 1}'}}]},
+        {"role": "tool", "tool_call_id": "c0", "content": "42"},
+    ]  # fmt: skip
+    forked = make_episode(
+        "g1-0",
+        "g1",
+        metrics={"forks": 1.0, "forks_seam": 1.0},
+        num_turns=3,
+        credit=Credit(parents=[-1, 0, 0], lineages=[0, 0, 1]),
+    )
+    forked = replace(forked, rows=[forked.rows[0], replace(forked.rows[0], lineage=1)])
+    groups = {
+        "g0": [make_episode("g0-0", "g0", messages=said), make_episode("g0-1", "g0", reward=0.0)],
+        "g1": [forked],
+        "g2": [make_episode("g2-0", "g2", outcome=Outcome.AGENT_ERROR, error="no", reward=-1.0)],
+    }
+    first = aside(make_run, tmp_path / "runs" / "first", groups)
+    rows = [row for episode in groups["g0"] for row in episode.rows]
+    count = sum(row.num_trained for row in rows)
+    values = {"proximal": np.full(count, -0.25), "advantages": np.linspace(-1, 1, count)}
+    write_tokens(first, step=0, rank=0, rows=rows, **values)
+    aside(make_run, tmp_path / "runs" / "second", {"g0": [make_episode("g0-0", "g0")]})
+    return first.parent
+
+
+@contextmanager
+def served(place: Path) -> Iterator[str]:
+    """The inspector in a thread; its URL."""
+    urls: list[str] = []
+    ready = threading.Event()
+
+    async def serve() -> None:
+        task = asyncio.current_task()
+        loop.append(asyncio.get_running_loop())
+        tasks.append(task)
+        await inspect_live([place], on_ready=lambda url, _: (urls.append(url), ready.set()))
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(serve())
+
+    loop: list[asyncio.AbstractEventLoop] = []
+    tasks: list[asyncio.Task[None] | None] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield urls[0]
+    finally:
+        loop[0].call_soon_threadsafe(tasks[0].cancel)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def opened(chromium, url: str, **options):
+    """A page that may not complain, nor ask anybody else."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 860}, **options)
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    wrong: list[str] = []
+    refused: list[str] = []
+    home = url.split("#")[0].rsplit("/", 1)[0]
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda m: wrong.append(m.text) if m.type == "error" else None)
+    page.on("response", lambda r: refused.append(r.url) if r.status >= 400 else None)
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith((home, "data:")) else wrong.append(f"asked {r.url}"),
+    )
+    page.goto(url)
+    try:
+        yield page
+        assert [text for text in wrong if not (refused and "404" in text)] == []
+        assert all("none" in asked for asked in refused)
+        assert page.evaluate("window.hacked") is None
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def page(chromium, runs):
+    with served(runs) as url, opened(chromium, url) as page:
+        yield page
+
+
+def rows(page) -> list[str]:
+    """Episodes in sight."""
+    page.wait_for_function("!document.querySelector('.bar')?.textContent.includes('reading')")
+    return page.locator(".grid .body [role=row] a[href*=episode]").all_inner_texts()
+
+
+def at(page, text: str) -> None:
+    page.wait_for_function(f"decodeURIComponent(location.hash).includes({text!r})")
+
+
+def test_from_the_runs_to_the_numbers_of_a_token(page):
+    page.get_by_role("row", name="first").get_by_role("link", name="4").click()
+    page.get_by_text("4 episodes").wait_for()
+    assert rows(page) == ["g2-0", "g1-0", "g0-1", "g0-0"]
+    page.get_by_label("outcome").select_option("agent_error")
+    page.get_by_text("1 episodes").wait_for()
+    assert rows(page) == ["g2-0"]
+    page.get_by_role("button", name="no filters").click()
+    page.get_by_label("fork").select_option("any")
+    page.get_by_text("1 episodes").wait_for()
+    assert rows(page) == ["g1-0"]
+    page.get_by_role("button", name="no filters").click()
+    page.get_by_text("4 episodes").wait_for()
+    page.get_by_role("button", name="reward").click()
+    at(page, "sort=-reward")
+    page.wait_for_function(
+        "document.querySelector('.grid .body a')?.textContent === 'g1-0'"
+    )  # the highest reward, the newest first
+    page.get_by_role("link", name="g0-0").click()
+    page.get_by_role("heading", name="Episode g0-0").wait_for()
+    page.locator(".row [data-i]").first.wait_for()
+    assert page.locator(".message").count() == 3
+    assert HOSTILE in page.locator(".message.assistant").inner_text()
+    tokens = page.locator(".row [data-i]")
+    assert tokens.count() == 6
+    for kind, words in (("behavior", "-1"), ("gap", "0.01"), ("advantage", "-1.0")):
+        page.get_by_label("coloured by").select_option(kind)
+        at(page, f"colour={kind}")
+        page.locator(".legend", has_text=words).wait_for()
+    colours = [tokens.nth(i).evaluate("t => t.style.background") for i in range(6)]
+    assert colours[:3] == ["", "", ""]
+    assert colours[3] != colours[4], "advantages differ"
+    tokens.nth(3).hover()
+    told = page.locator(".numbers").inner_text()
+    assert "behavior log-prob\n-0.5" in told
+    assert "proximal log-prob\n-0.25" in told
+    page.get_by_role("link", name="g0", exact=True).click()
+    page.get_by_role("heading", name="Group g0").wait_for()
+    assert page.locator(".members article").count() == 2
+
+
+def test_forks_are_a_tree_and_each_conversation_has_its_row(page):
+    page.goto(page.url + "#episode=first%2Fg1-0")
+    page.get_by_role("img", name="3 turns in 2 branches").wait_for()
+    page.locator(".tree g").nth(2).click()
+    at(page, "row=1")
+    page.locator(".tree g.chosen").wait_for()
+    assert page.get_by_label("row").input_value() == "1"
+
+
+def test_runs_are_compared(page):
+    page.get_by_label("choose first").check()
+    page.get_by_label("choose second").check()
+    page.get_by_role("link", name="Compare 2 curves").click()
+    page.get_by_role("heading", name="Curves of several runs").wait_for()
+    assert page.locator(".legend li").first.inner_text().strip() in ("first", "second")
+    page.locator(".chart canvas").first.wait_for()
+
+
+def test_new_episodes_are_told_while_a_run_goes_on(page, runs):
+    page.goto(page.url + "#episodes=first")
+    page.get_by_text("4 episodes").wait_for()
+
+    async def more() -> None:
+        group = Group("g3", "task-g3", [make_episode("g3-0", "g3")])
+        await log.add_group(Task("task-g3", 3, data={}), 3, group)
+
+    with closing(EpisodeLog(runs / "first" / "episodes.db")) as log:
+        aside(asyncio.run, more())
+    page.get_by_role("button", name="1 new: show").click()
+    page.get_by_text("5 episodes").wait_for()
+    assert rows(page)[0] == "g3-0"
+
+
+def test_one_file_works_without_a_server(chromium, runs, tmp_path):
+    out = tmp_path / "run.html"
+    write_html(Runs([runs]).all(), out, episodes=200)
+    with opened(chromium, f"{out.as_uri()}#episodes=first&outcome=completed") as page:
+        page.get_by_text("3 episodes").wait_for()
+        page.get_by_role("link", name="g0-0").click()
+        page.get_by_role("heading", name="Episode g0-0").wait_for()
+        page.locator(".row [data-i]").first.wait_for()
+        assert page.locator(".row [data-i]").count() == 6
+        page.get_by_role("link", name="curves").click()
+        page.locator(".chart canvas").first.wait_for()
+
+
+def test_what_is_not_there_is_said(page):
+    page.goto(page.url + "#episode=first%2Fnone")
+    page.get_by_role("alert").get_by_text("no episode 'none'").wait_for()
+    page.evaluate("location.hash = '#nowhere=1'")
+    page.get_by_text("There is no view nowhere").wait_for()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 400)], ids=str
+)
+def test_everybody_can_read_it(chromium, runs, scheme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 860}}
+    with served(runs) as url:
+        context = chromium.new_context(**options)
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        for view in VIEWS:
+            page.goto("about:blank")
+            page.goto(url + view)
+            page.locator(
+                "main :is(table, .chart, canvas, [role=row] a, .row, .members)"
+            ).first.wait_for()
+            found = axe.run(page).response["violations"]
+            serious = [f for f in found if f["impact"] in ("serious", "critical")]
+            nodes = [(f["id"], n["html"][:150]) for f in serious for n in f["nodes"][:3]]
+            assert nodes == [], f"{view} {scheme} {width}"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        context.close()
