@@ -127,9 +127,9 @@ class EpisodeReader:
         with self._explained():
             found = self._db.execute(f"{query} ORDER BY rowid DESC LIMIT ?", [*values, limit])
             return [
-                Facts(*row, env_id or "", forks)
+                Facts._make([*row, env_id or "", forks])
                 if data is None
-                else Facts(*row, *self._of_record(data))
+                else Facts._make([*row, *self._of_record(data)])
                 for *row, env_id, forks, data in found
             ]
 
