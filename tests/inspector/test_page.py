@@ -97,15 +97,13 @@ def served(place: Path) -> Iterator[str]:
         task = asyncio.current_task()
         loop.append(asyncio.get_running_loop())
         tasks.append(task)
-        await inspect_live([place], on_ready=lambda url, _: (urls.append(url), ready.set()))
-
-    def run() -> None:
         with suppress(asyncio.CancelledError):
-            asyncio.run(serve())
+            await inspect_live([place], on_ready=lambda url, _: (urls.append(url), ready.set()))
+        await asyncio.sleep(0.2)  # connections that were closed are told so
 
     loop: list[asyncio.AbstractEventLoop] = []
     tasks: list[asyncio.Task[None] | None] = []
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
         assert ready.wait(60)
@@ -196,6 +194,7 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     assert "proximal log-prob\n-0.25" in told
     page.get_by_role("link", name="g0", exact=True).click()
     page.get_by_role("heading", name="Group g0").wait_for()
+    page.locator(".members article").nth(1).wait_for()
     assert page.locator(".members article").count() == 2
 
 
