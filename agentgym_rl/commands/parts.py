@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
-from agentgym_rl.config import Config, VllmEngineConfig
 from agentgym_rl.errors import ConfigError
 
 from .showing import print_json
 
 if TYPE_CHECKING:
+    from agentgym_rl.config import Config
     from agentgym_rl.registry import Listed
 
 
@@ -79,6 +79,7 @@ def doctor(args: Namespace) -> int:
 
 def _examine(config: Config, *, as_json: bool) -> int:
     """The whole machine."""
+    from agentgym_rl.config import VllmEngineConfig
     from agentgym_rl.doctor import examine
     from agentgym_rl.inspect.probe_report import machine_text
 
