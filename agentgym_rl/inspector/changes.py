@@ -29,14 +29,12 @@ class Changes:
         self._runs = runs
         self._pulses: dict[str, Mapping[str, Any]] = {}
         self._listeners = 0
-        self._looked = asyncio.Event()
 
     async def watch(self) -> None:
         """Look every second, for as long as the server lives."""
         while True:
             if self._listeners:
                 self._pulses = await asyncio.to_thread(self._look)
-                self._looked.set()
             await asyncio.sleep(_LOOK_S if self._listeners else _SEND_S)
 
     def _look(self) -> dict[str, Mapping[str, Any]]:
@@ -52,18 +50,16 @@ class Changes:
         return found
 
     async def stream(self, receive: Receive, send: Send, headers: Mapping[str, str]) -> None:
-        """Changes from now on, until the client leaves."""
+        """Changes from now on, until the client leaves: what happened before the answer began is
+        not told, all that comes after is."""
+        known = self._pulses = await asyncio.to_thread(self._look)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         raw.append((b"content-type", b"text/event-stream"))
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         await _write(send, ": arl inspect\n\n")
-        if not self._listeners:  # what was seen when somebody last listened may be old
-            self._looked.clear()
         self._listeners += 1
         try:
-            if await _leaves_before(receive, self._looked):
-                return
-            known, said_s = self._pulses, time.monotonic()
+            said_s = time.monotonic()
             while not await _has_left(receive):
                 seen = self._pulses
                 texts = [_event(seen[id]) for id in seen if seen[id] != known.get(id)]
@@ -84,13 +80,6 @@ def _event(pulse: Mapping[str, Any]) -> str:
 
 async def _write(send: Send, text: str) -> None:
     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-
-async def _leaves_before(receive: Receive, looked: asyncio.Event) -> bool:
-    while not looked.is_set():
-        if await _has_left(receive):
-            return True
-    return False
 
 
 async def _has_left(receive: Receive) -> bool:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -25,6 +26,11 @@ from agentgym_rl.task import Task
 from agentgym_rl.token_file import write_tokens
 from agentgym_rl.trajectory import Credit, Outcome
 
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError:  # the fixture says so
+    expect = sync_playwright = None
+
 pytestmark = pytest.mark.slow
 WAIT_MS = 30_000
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
@@ -36,11 +42,7 @@ VIEWS += ("#episode=first%2Fg1-0&colour=version", "#episode=first%2Fg0-0&colour=
 def chromium():
     """A browser, or the reason why there is none."""
     path = os.environ.get("ARL_CHROMIUM") or shutil.which("chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if not path:
+    if not path or sync_playwright is None:
         if "chromium" in os.environ.get("ARL_REQUIRE", "").split(","):
             pytest.fail("no chromium or no playwright, and ARL_REQUIRE names chromium")
         pytest.skip("no chromium here (apt-get install chromium; ARL_CHROMIUM names another)")
@@ -148,12 +150,12 @@ def page(chromium, runs):
 
 def rows(page) -> list[str]:
     """Episodes in sight."""
-    page.wait_for_function("!document.querySelector('.bar')?.textContent.includes('reading')")
+    expect(page.locator(".bar").first).not_to_contain_text("reading", timeout=WAIT_MS)
     return page.locator(".grid .body [role=row] a[href*=episode]").all_inner_texts()
 
 
 def at(page, text: str) -> None:
-    page.wait_for_function(f"decodeURIComponent(location.hash).includes({text!r})")
+    page.wait_for_url(lambda url: text in unquote(url))
 
 
 def test_from_the_runs_to_the_numbers_of_a_token(page):
@@ -171,9 +173,8 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_text("4 episodes").wait_for()
     page.get_by_role("button", name="reward").click()
     at(page, "sort=-reward")
-    page.wait_for_function(
-        "document.querySelector('.grid .body a')?.textContent === 'g1-0'"
-    )  # the highest reward, the newest first
+    # The highest reward, the newest first.
+    expect(page.locator(".grid .body a").first).to_have_text("g1-0", timeout=WAIT_MS)
     page.get_by_role("link", name="g0-0").click()
     page.get_by_role("heading", name="Episode g0-0").wait_for()
     page.locator(".row [data-i]").first.wait_for()

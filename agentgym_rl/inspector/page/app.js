@@ -23,9 +23,22 @@ function App({ source }) {
       go(read());
     };
     addEventListener("hashchange", changed);
+    if (JSON.stringify(read()) !== JSON.stringify(at)) changed(); // before anybody listened
     return () => removeEventListener("hashchange", changed);
   }, []);
-  useEffect(() => source.follow(() => renew((n) => n + 1)), [source]);
+  useEffect(() => {
+    let later = 0; // answers may be half a second old: what is asked for at once may lack the news
+    const again = () => renew((n) => n + 1);
+    const stop = source.follow(() => {
+      again();
+      clearTimeout(later);
+      later = setTimeout(again, 1000);
+    });
+    return () => {
+      clearTimeout(later);
+      stop();
+    };
+  }, [source]);
   const View = VIEWS[at.view];
   const run = at.view === "runs" ? "" : split(at.about.split(",")[0])[0];
   useEffect(() => {

@@ -103,9 +103,10 @@ function Table({ source, run, query, total }) {
     return () => fit.disconnect();
   }, []);
 
-  const seen = useRef(null); // how many there were when this table was asked for
-  if (known !== null && seen.current === null) seen.current = total;
-  const fresh = seen.current === null ? 0 : total - seen.current;
+  const seen = useRef(null); // how many there were, of all, when this table was asked for
+  const isFiltered = Object.keys(query).length > 1;
+  if (known !== null && seen.current === null) seen.current = isFiltered ? total : known;
+  const fresh = seen.current === null || total === null ? 0 : total - seen.current;
   const renew = () => {
     asked.current = new Set();
     seen.current = null;

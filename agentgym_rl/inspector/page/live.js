@@ -23,10 +23,12 @@ export const live = {
   episodes: (run, query) => get(of(run, "episodes"), query),
   episode: (run, id) => get(of(run, `episodes/${encodeURIComponent(id)}`)),
   group: (run, id) => get(of(run, `groups/${encodeURIComponent(id)}`)),
-  // Call `changed` with {run, steps, episodes, status} when a run goes on; returns what ends that.
+  // Call `changed` when a run goes on, and whenever it begins to listen (anew): what happened
+  // before that was told to nobody. Returns what ends it.
   follow(changed) {
     const events = new EventSource("api/events");
-    events.addEventListener("change", (event) => changed(JSON.parse(event.data)));
+    events.addEventListener("open", changed);
+    events.addEventListener("change", changed);
     return () => events.close();
   },
 };
