@@ -6,6 +6,7 @@ import pytest
 
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.template import ChatTemplate
+from tests.docs.blocks import blocks
 
 TITLES = [{"role": "system", "content": "Name this."}, {"role": "user", "content": "3*4?"}]
 AND = {"role": "user", "content": "And?"}
@@ -78,6 +79,17 @@ def test_rewards_of_turns_flow_back_along_the_conversation(scene, words):
     assert list(credit.lineages) == [1, 0, 0]
     assert credit.turn_returns(discount=0.5) == [-1.0, 0.75 + 0.5, 1.0]
     assert credit.turn_returns(discount=1.0) == [-1.0, 1.75, 1.0]
+
+
+def test_the_rewards_that_the_documents_show_are_paid(scene, words):
+    (shown,) = [block.text for block in blocks("python", "docs/sessions.md")]
+    session = scene.open()
+    session.main_tools = ["calculator"]
+    ids = _helped(scene, session, words)
+    exec(shown.replace("chatcmpl-…", ids[1]), {"session": session})
+    credit = scene.gateway.close_session(session).credit
+    assert credit.episode_reward == 1.0
+    assert credit.turn_returns(discount=1.0) == [0.5, -0.2, 0.0]
 
 
 def test_rewards_flow_along_edges_and_not_in_the_order_of_sampling(scene, words):

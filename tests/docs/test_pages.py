@@ -1,34 +1,31 @@
 """What the documents show is what the code is."""
 
 import re
-from pathlib import Path
 from string import Template
 
 import pytest
 
 from agentgym_rl.gateway import requests as chat
 from agentgym_rl.gateway.dialects.responses import requests as responses
+from tests.docs.blocks import ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
 
-
-def blocks(page: str) -> list[str]:
-    """The Python blocks of a page of docs/."""
-    text = (ROOT / "docs" / page).read_text()
-    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+def python(page: str, words: str) -> list[str]:
+    """The Python blocks of a page with these words."""
+    return [block.text for block in blocks("python", page) if words in block.text]
 
 
 def test_the_environment_in_the_docs_is_the_one_that_arl_new_writes():
     template = (ROOT / "agentgym_rl" / "scaffold" / "env" / "$name.py.tmpl").read_text()
     written = Template(template).substitute(name="shop", Class="Shop")
-    (shown,) = [block for block in blocks("environments.md") if "class Shop" in block]
+    (shown,) = python("docs/environments.md", "class Shop")
     assert written.endswith(shown)
     lines = [line for line in shown.splitlines() if line.strip()]
     assert len(lines) <= 25
 
 
 def test_the_agent_in_the_docs_is_the_example():
-    (shown,) = [block for block in blocks("agents.md") if "class Patient" in block]
+    (shown,) = python("docs/agents.md", "class Patient")
     assert (ROOT / "examples" / "own_agent.py").read_text().endswith(shown)
     assert len([line for line in shown.splitlines() if line.strip()]) <= 30
 
