@@ -9,6 +9,7 @@
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
+#   make docs                         the documentation as a site, in build/docs/site
 #   make clean                        remove what make made, never runs/
 
 PYTHON ?= python3
@@ -38,8 +39,8 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test test test-fast test-vllm test-peers test-agents test-docker \
-    lint clean
+.PHONY: help train install install-test install-docs test test-fast test-vllm test-peers test-agents \
+    test-docker lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -87,6 +88,9 @@ lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+docs: install-docs
+	$(BIN)/python scripts/docs/make.py
+
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS) $(VENV_AGENTS) $(VENV_LITELLM)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
@@ -96,6 +100,7 @@ clean:
 # Stamps: a repeated run installs nothing unless pyproject.toml changed.
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test
+install-docs: $(VENV)/.installed-docs
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and \
@@ -117,6 +122,11 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(say) "installing the test tools"
 	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(say) "installing what makes the site"
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .task import Task as Task
     from .task import TaskSource as TaskSource
     from .tool_env import ToolEnv as ToolEnv
+    from .tool_env import ToolError as ToolError
     from .tool_env import tool as tool
     from .trajectory import Trajectory as Trajectory
 
@@ -53,6 +54,7 @@ _HOMES = {
     "Task": "task",
     "TaskSource": "task",
     "ToolEnv": "tool_env",
+    "ToolError": "tool_env",
     "ToolSpec": "env",
     "Trajectory": "trajectory",
     "check_env": "check",
@@ -78,6 +80,7 @@ __all__ = [
     "Task",
     "TaskSource",
     "ToolEnv",
+    "ToolError",
     "ToolSpec",
     "Trajectory",
     "__version__",

@@ -1,0 +1,103 @@
+"""The pages that are made of the code: commands, configuration, and what docstrings say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+# A page each, of modules or single classes.
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "environments": (
+        "agentgym_rl.env",
+        "agentgym_rl.sync_env.SyncEnv",
+        "agentgym_rl.tool_env.env",
+        "agentgym_rl.tool_env.schema",
+        "agentgym_rl.task",
+        "agentgym_rl.specs",
+        "agentgym_rl.registry",
+        "agentgym_rl.wrappers.wrapper",
+        "agentgym_rl.check.run",
+        "agentgym_rl.verifier.handle",
+        "agentgym_rl.verifier.called",
+    ),
+    "agents": ("agentgym_rl.agent", "arl_agents.bridge", "agentgym_rl.online"),
+    "sandboxes": ("agentgym_rl.sandbox",),
+    "records": (
+        "agentgym_rl.trajectory",
+        "agentgym_rl.batch",
+        "agentgym_rl.episode_reader",
+        "agentgym_rl.engine",
+    ),
+    "algorithms": (
+        "agentgym_rl.algo.losses",
+        "agentgym_rl.algo.advantages",
+        "agentgym_rl.algo.corrections",
+        "agentgym_rl.algo.aggregation",
+        "agentgym_rl.algo.critic",
+        "agentgym_rl.algo.kl",
+        "agentgym_rl.algo.shaping",
+    ),
+    "errors": ("agentgym_rl.errors",),
+}
+_COLUMNS = "80"
+
+
+def write_reference(root: Path, to: Path) -> int:
+    """Write the pages of reference/; returns how many."""
+    folder = to / "reference"
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {name: _api(name, modules) for name, modules in MODULES.items()}
+    pages |= {"commands": _commands(), "configuration": _configuration(root)}
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text)
+    return len(pages)
+
+
+def _api(name: str, modules: tuple[str, ...]) -> str:
+    lines = [f"# {name.capitalize()}: what the code says", ""]
+    for module in modules:
+        lines += [f"::: {module}", ""]
+    return "\n".join(lines)
+
+
+def _configuration(root: Path) -> str:
+    return (
+        "# Configuration: every key\n\n"
+        "Every key with its default, for the main job. A file with some of them is given with "
+        "`--config FILE`; each is also a flag, `--section.key=value`, which wins over the file.\n\n"
+        f"```toml\n{(root / 'examples' / 'math.toml').read_text()}```\n"
+    )
+
+
+def _commands() -> str:
+    lines = [
+        "# Commands",
+        "",
+        "What `--help` says. With `--json` a command prints one JSON object on stdout; all else "
+        "goes to stderr. Exit codes: 0, 1 (failed), 2 (wrong use), 130 (interrupted).",
+        "",
+        "## arl",
+        "```text",
+        _help(),
+        "```",
+    ]
+    for name in _names():
+        lines += ["", f"## arl {name}", "```text", _help(name), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _names() -> list[str]:
+    from agentgym_rl.flags import make_parser
+
+    _, commands = make_parser(())
+    return list(commands)
+
+
+def _help(*command: str) -> str:
+    """What `arl COMMAND --help` prints on 80 columns."""
+    argv = [sys.executable, "-m", "agentgym_rl", *command, "--help"]
+    env = os.environ | {"COLUMNS": _COLUMNS}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.strip()
