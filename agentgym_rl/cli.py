@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied
 from .out_of_memory import end_without_memory
 
+_READER_LEFT = 141
 _EXIT_CODES: list[tuple[type[BaseException], int]] = [
     (KeyboardInterrupt, 130),
     (ProcessDied, 1),  # before what followed from it
@@ -60,9 +62,23 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _main(argv: list[str]) -> int:
     try:
         args = parse(argv)
-        return _COMMANDS[args.command](args)
+        code = _COMMANDS[args.command](args)
+        sys.stdout.flush()  # whoever reads it may have left: noticed here, not as Python ends
+        return code
+    except BrokenPipeError as error:
+        return _without_reader() or _explain(error, as_json=False)
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         return _explain(error, as_json="--json" in argv)
+
+
+def _without_reader() -> int:
+    """141, as of a program that SIGPIPE ends, if stdout has no reader (`arl list | head`); or 0."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in stdout.poll(0)):
+        return 0  # another pipe broke
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _READER_LEFT
 
 
 def _explain(error: BaseException, *, as_json: bool) -> int:

@@ -24,8 +24,9 @@ def key_table() -> str:
     from .config import Config
 
     lines = [KEYS]
-    for section, keys in _sections(Config):
-        text = f"{section}: {', '.join(keys)}" if section else ", ".join(keys)
+    for section, kind, keys in _sections(Config):
+        name = f"{section} ({kind})" if kind else section
+        text = f"{name}: {', '.join(keys)}" if section else ", ".join(keys)
         lines.append(textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)
 
@@ -59,7 +60,9 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
         return f"; it goes after the command: {command.prog} {word}"
     from .config import Config
 
-    keys = {k: f"{s}.{k}" for s, ks in _sections(Config) if s for k in ks} if takes_config else {}
+    keys = (
+        {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
+    )
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):
             for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):
@@ -67,16 +70,20 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
     return ""
 
 
-def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Each section with its own keys; the whole configuration's is "".
+def _sections(
+    model: type[BaseModel], prefix: str = "", kind: str = ""
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Each section, its type and its own keys; the whole configuration's is "".
 
-    A section that comes in several types is there once for each, its `type` first.
+    A section that comes in several types is there once for each, its `type` first; the type is ""
+    where there is but one.
     """
     from .config import section_types
 
     inner = {key: kinds for key, f in model.model_fields.items() if (kinds := section_types(f))}
     keys = [key for key in model.model_fields if key not in inner]
-    yield prefix, sorted(keys, key=lambda key: key != "type")
+    yield prefix, kind, sorted(keys, key=lambda key: key != "type")
     for key, kinds in inner.items():
-        for kind in kinds:
-            yield from _sections(kind, f"{prefix}.{key}".lstrip("."))
+        for each in kinds:
+            name = str(each.model_fields["type"].default) if len(kinds) > 1 else ""
+            yield from _sections(each, f"{prefix}.{key}".lstrip("."), name)

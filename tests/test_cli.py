@@ -70,7 +70,7 @@ def test_help_shows_every_flag(arl, command):
 @pytest.mark.parametrize("command", ["train", "eval", "engine", "trainer"])
 def test_help_shows_the_keys_of_the_configuration(arl, command):
     _, out, _ = arl(command, "--help")
-    assert all(section in out for section in ("  rollout: ", "  algo.behavior_correction: "))
+    assert all(section in out for section in ("  rollout: ", "  algo.behavior_correction (mask): "))
     assert "max_staleness" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -94,6 +94,13 @@ def test_list_as_json(arl):
     assert (
         rows["sandbox", "local"] == rows["env", "math-v0"] == rows["agent", "single_turn-v0"] == ""
     )
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{sys.executable} -m agentgym_rl check --list; echo $? >&2"
+    shell = ["bash", "-c", f"({command}) | sleep 0"]
+    ran = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+    assert ran.stderr == "141\n"
 
 
 def test_no_command_shows_the_help(arl):

@@ -51,7 +51,7 @@ def criteria_text() -> str:
     """The criteria, a line each (or two)."""
     width = max(len(each.id) for each in CRITERIA)
     return "\n".join(
-        textwrap.fill(f"{each.id:<{width}}  {each.text}", 100, subsequent_indent=" " * (width + 2))
+        textwrap.fill(f"{each.id:<{width}}  {each.text}", 80, subsequent_indent=" " * (width + 2))
         for each in CRITERIA
     )
 

@@ -92,7 +92,7 @@ def result_lines(result: Result) -> list[str]:
     if result.outcome is Outcome.PASSED:
         return [mark.rstrip()]
     if result.outcome is Outcome.SKIPPED:
-        return [f"{mark} {result.detail}"]
+        return textwrap.wrap(f"{mark} {result.detail}", 80, subsequent_indent=" " * (_WIDTH + 6))
     return [
         mark.rstrip(),
         *_indented("found: " + result.detail),
@@ -122,4 +122,6 @@ def summary_line(report: Report) -> str:
 
 
 def _indented(text: str) -> list[str]:
-    return textwrap.wrap(text, 94, initial_indent=" " * 5, subsequent_indent=" " * 12)
+    return textwrap.wrap(
+        text, 80, initial_indent=" " * 5, subsequent_indent=" " * 12, break_on_hyphens=False
+    )

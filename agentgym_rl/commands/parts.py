@@ -4,6 +4,7 @@ themselves."""
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -27,10 +28,12 @@ def list_parts(args: Namespace) -> int:
     if args.json:
         print_json({"rows": [_row(row) for row in rows]})
         return 0
+    width = max(len(row.id) for row in rows)
     for row in rows:
         broken = row.error.strip().splitlines()[-1:] or [""]
         text = row.spec.description if row.spec else f"BROKEN: {broken[0]}"
-        print(f"{row.kind:<8} {row.id:<18} {text}")
+        begin = f"{row.kind:<8} {row.id:<{width}}  "
+        print(textwrap.fill(text, 80, initial_indent=begin, subsequent_indent=" " * len(begin)))
     return 0
 
 

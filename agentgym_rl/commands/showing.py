@@ -35,7 +35,7 @@ def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
     def count(more: int) -> None:
         nonlocal total
         total += more
-        say(f"{done} {total:,} {what}")
+        say(f"{what} {done}: {total:,}")
 
     return count
 

@@ -230,7 +230,7 @@ class ChatFormat:
         elif self.why:
             _log.warning("turns are continued by %s: %s", self.rung, self.why)
         else:
-            _log.info("turns are continued by %s", self.rung)
+            _log.debug("turns are continued by %s", self.rung)
 
     def _disarmed(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A message with marks inside the special tokens that others wrote."""

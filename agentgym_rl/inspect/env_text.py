@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_INDENT = 17
-"""Where the figures of the closing summary begin."""
+from .figures import figures
 
 _REWARD = re.compile(r"env/(.+)/reward/mean")
 
@@ -27,14 +26,15 @@ def step_line(metrics: Mapping[str, float], *, width: int) -> str:
 def trained_lines(envs: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
     """Held-out reward before and after training, a line each: `envs` of `arl train --json`."""
     for env_id, reward in envs.items() if len(envs) > 1 else ():
-        yield f"{'':<{_INDENT}}{_shown(reward['before'])} → {_shown(reward['after'])}  {env_id}"
+        yield from figures("", f"{_shown(reward['before'])} → {_shown(reward['after'])} {env_id}")
 
 
 def evaluated_lines(envs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Held-out reward, a line each: `envs` of `arl eval --json`."""
     for env_id, found in envs.items() if len(envs) > 1 else ():
-        yield f"{'':<{_INDENT}}{found['reward']:.3f} over {found['num_tasks']} tasks of {env_id}"
+        said = f"{found['reward']:.3f} over {found['num_tasks']:,} tasks of {env_id}"
+        yield from figures("", said)
 
 
 def _shown(reward: float | None) -> str:
-    return f"{'-':<5}" if reward is None else f"{reward:.3f}"
+    return "-" if reward is None else f"{reward:.3f}"

@@ -11,21 +11,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from .env_text import evaluated_lines
+from .figures import counts, figures
 from .pace_text import pace_lines, token_lines, verdict_lines
 
-_INDENT = 17
-"""Where the figures of the summary begin."""
 _UNKNOWN = "-"
 
 
 def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Of the JSON object of `arl eval`, for one model."""
-    yield (
-        f"reward {result['reward']:.3f} over {result['num_tasks']} tasks "
-        f"({result['turns']:.2f} turns, {result['tool_calls']:.2f} tool calls an episode; "
-        f"outcomes {result['outcomes']}; {result['duration_s']:.0f} s)"
-    )
+    interval = ""
+    if result["reward_ci"]:
+        interval = f", 95 % interval {_range(result['reward_ci'])}, errors clustered by task"
+    said = f"{result['reward']:.3f} over {result['num_tasks']:,} tasks{interval}"
+    yield from figures("held-out reward", said)
     yield from _estimate_lines(result)
+    yield from figures(
+        "episodes",
+        f"{counts(result['outcomes'])}; {result['turns']:.2f} turns and "
+        f"{result['tool_calls']:.2f} tool calls each; {result['duration_s']:.0f} s in all",
+    )
     yield from evaluated_lines(result["envs"])
     yield from verdict_lines(result)
     yield from token_lines(result)
@@ -33,16 +37,14 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Interval, pass@k and cost, where they are known."""
-    if result["reward_ci"]:
-        yield f"{'95 % interval':<{_INDENT}}{_range(result['reward_ci'])}, errors clustered by task"
+    """pass@k and cost, where they are known."""
     if result["num_episodes"] > result["num_tasks"]:
         for k, found in result["pass_at"].items():
-            yield f"{f'pass@{k}':<{_INDENT}}{found['value']:.3f}{_bracketed(found['ci'])}"
+            yield from figures(f"pass@{k}", f"{found['value']:.3f}{_bracketed(found['ci'])}")
     if result["cost_usd"] is not None:
-        yield f"{'cost':<{_INDENT}}{_usd(result['cost_usd'])}"
+        yield from figures("cost", _usd(result["cost_usd"]))
     if result["resumed"]:
-        yield f"{'kept':<{_INDENT}}{result['resumed']:,} episodes were there before"
+        yield from figures("kept", f"{result['resumed']:,} episodes were there before")
 
 
 def print_table(comparison: Mapping[str, Any]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from agentgym_rl.eval_records import EvalRecord
 
+from .figures import figures
+
 
 def eval_line(record: EvalRecord) -> str:
     """A record that came to its end."""
@@ -19,12 +21,11 @@ def evaluation_lines(result: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for line in result["evaluations"]:
         if 0 < line["version"] < result["steps"]:
-            lines.append(f"  version {line['version']:<7}{_outcome(line, '')}")
+            lines += figures(f"  version {line['version']}", _outcome(line, ""))
     if best := result["best"]:
-        lines.append(
-            f"best checkpoint  {best['checkpoint']} ({best['metric']} {best['value']:.3f})"
-        )
-        lines.append(f"                 arl export --model {best['checkpoint']} --out FOLDER")
+        said = f"{best['checkpoint']} ({best['metric']} {best['value']:.3f})"
+        lines += figures("best checkpoint", said)
+        lines += figures("", f"arl export --model {best['checkpoint']} --out FOLDER")
     return lines
 
 

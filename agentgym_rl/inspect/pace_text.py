@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_INDENT = 17
-"""Where the figures of the summary begin."""
+from .figures import counts, figures
 
 
 def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Of the JSON object of `arl train` or `arl eval`: what `pace.Pace` holds."""
     lag, sandbox, verifier = (result[key] for key in ("loop_lag_ms", "sandbox", "verifier"))
-    yield from _wrapped(
+    yield from figures(
         "pace",
         f"{result['episodes']:,} episodes, {_figure(result['episodes_per_s'])}/s; event loop "
         f"late {lag['p99']:.1f} ms p99, {lag['max']:.0f} ms max",
     )
     if sandbox:
-        yield from _wrapped(
+        yield from figures(
             "programs",
             f"{sandbox['programs']:,} in sandboxes, {_figure(sandbox['programs_per_s'])}/s, "
             f"{_figure(sandbox['programs_per_s_per_core'])}/s on each of {sandbox['cores']} cores",
         )
-        yield from _wrapped("", _counts(sandbox["statuses"]))
+        yield from figures("", counts(sandbox["statuses"]))
     if verifier and verifier["calls"]:
         queue = verifier["queue_ms"]
-        yield from _wrapped(
+        yield from figures(
             "verifications",
-            f"{verifier['calls']:,}: {_counts(verifier['statuses'])}; waits for a free process "
+            f"{verifier['calls']:,}: {counts(verifier['statuses'])}; waits for a free process "
             f"{queue['mean']:.1f} ms mean, {queue['max']:.0f} ms max",
         )
 
@@ -40,9 +38,9 @@ def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
     text = f"{prompt:,} of prompts, {completion:,} of replies"
     if result["uncounted_turns"]:
         text += f", and those of {result['uncounted_turns']:,} replies that came without a count"
-    yield from _wrapped("tokens", text)
+    yield from figures("tokens", text)
     if result["cut_turns"]:
-        yield from _wrapped(
+        yield from figures(
             "cut replies",
             f"{result['cut_turns']:,}, by rollout.max_tokens or the context length",
         )
@@ -58,18 +56,7 @@ def verdict_lines(result: Mapping[str, Any]) -> Iterator[str]:
     ordered = sorted(shares.items(), key=lambda item: -item[1])
     if ordered:
         text = ", ".join(f"{share:.1%} {verdict}" for verdict, share in ordered)
-        yield from _wrapped("verdicts", f"{text}, of what was submitted")
-
-
-def _wrapped(name: str, text: str) -> list[str]:
-    first, rest = f"{name:<{_INDENT}}", " " * _INDENT
-    return textwrap.wrap(text, 80, initial_indent=first, subsequent_indent=rest)
-
-
-def _counts(statuses: Mapping[str, int]) -> str:
-    """ "90 ok, 3 timeout": the most frequent first."""
-    ordered = sorted(statuses.items(), key=lambda item: -item[1])
-    return ", ".join(f"{count:,} {status}" for status, count in ordered)
+        yield from figures("verdicts", f"{text}, of what was submitted")
 
 
 def _figure(value: float) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .env_text import trained_lines
 from .evaluations_text import evaluation_lines
+from .figures import counts, figures
 from .pace_text import pace_lines
 
 
@@ -16,30 +17,29 @@ def training_text(result: Mapping[str, Any]) -> str:
         "-" if value is None else f"{value:.3f}"
         for value in (result["eval_before"], result["eval_after"])
     )
-    dropped = sum(result["groups_dropped"].values())
-    told = result["groups_dropped"].keys() - {"stale"}
-    causes = f" {dict(result['groups_dropped'])}" if told else ""
+    dropped = dict(result["groups_dropped"])
+    causes = f" ({counts(dropped)})" if dropped.keys() - {"stale"} else ""
     outcomes = dict(result["eval_outcomes"])
     too_long = outcomes.pop("too_long", 0)
-    counted = ("completed", "truncated")
-    failed = {k: n for k, n in outcomes.items() if k not in counted}
-    return "\n".join(
-        [
-            "",
-            f"held-out reward  {before} → {after}",
-            *evaluation_lines(result),
-            *trained_lines(result["envs"]),
-            *([f"                 left out, as they failed: {failed}"] if failed else []),
-            *([f"                 too long to be played: {too_long}"] if too_long else []),
-            f"training         {result['steps']} batches; {result['duration_s']:.0f} s in all",
-            f"overlap          {result['overlap']:.0%} of tokens sampled while the trainer "
-            "computed",
-            f"staleness        mean {result['staleness_mean']:.2f}, max "
-            f"{result['staleness_max']:.0f} versions; groups dropped: {dropped}{causes}",
-            *pace_lines(result),
-            f"run folder       {result['run']}",
-            "                 reward.png  metrics.jsonl  episodes.db  checkpoints/  export/",
-            "",
-            f"next: arl eval --run {result['run']} --eval.temperature=0",
-        ]
+    failed = {k: n for k, n in outcomes.items() if k not in ("completed", "truncated")}
+    lines = ["", *figures("held-out reward", f"{before} → {after}")]
+    lines += [*evaluation_lines(result), *trained_lines(result["envs"])]
+    if failed:
+        lines += figures("", f"left out, as they failed: {counts(failed)}")
+    if too_long:
+        lines += figures("", f"too long to be played: {too_long:,}")
+    lines += figures(
+        "training", f"{result['steps']:,} batches; {result['duration_s']:.0f} s in all"
     )
+    lines += figures(
+        "overlap", f"{result['overlap']:.0%} of tokens sampled while the trainer computed"
+    )
+    lines += figures(
+        "staleness",
+        f"mean {result['staleness_mean']:.2f}, max {result['staleness_max']:.0f} versions; "
+        f"groups dropped: {sum(dropped.values()):,}{causes}",
+    )
+    lines += pace_lines(result)
+    lines += figures("run folder", result["run"])
+    lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")
+    return "\n".join([*lines, "", f"next: arl eval --run {result['run']} --eval.temperature=0"])

@@ -189,7 +189,7 @@ def _called(message) -> str:
 def test_the_summary_as_typed():
     code, out = asyncio.run(typed(gold(4)))
     assert code == 0, out
-    assert "reward 1.000 over 4 tasks" in out
+    assert re.search(r"held-out reward +1.000 over 4 tasks", out)
     assert re.search(r"(?m)^tokens +[\d,]+ of prompts, [\d,]+ of replies$", out)
     assert re.search(r"(?m)^pace +4 episodes, .*event loop late", out)
     assert KEY not in out
