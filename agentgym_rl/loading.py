@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from .errors import ConfigError
@@ -20,3 +21,17 @@ def import_object(path: str) -> Any:
             f"cannot import {path!r} (module:attr): {type(error).__name__}: {error}"
         ) from error
     return target
+
+
+def check_findable(path: str, key: str) -> None:
+    """Refuse `module:attr` whose package is not there, without importing anything.
+
+    Raises:
+        ConfigError: names `key`, and where a module has to be.
+    """
+    package = path.partition(":")[0].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"{key}={path!r}: no module {package!r} in the current folder, in PYTHONPATH or among "
+            "the installed packages"
+        )

@@ -24,6 +24,7 @@ from .gateway.client import ASLEEP_S, AgentClients
 from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
+from .loading import check_findable
 from .model import model_folder, tokenizer_hash
 from .services import Services, running_services
 from .specs import EnvSpec
@@ -72,6 +73,8 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
         ConfigError: see `check`.
     """
     accept_filter(config.rollout.should_accept)
+    if ":" in config.algo.loss:  # trainer ranks try it, with torch
+        check_findable(config.algo.loss, "algo.loss")
     ChatFormat.load(model_folder(config))
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer

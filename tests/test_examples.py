@@ -50,7 +50,13 @@ def code_lines(file: Path) -> int:
 
 @pytest.mark.parametrize(
     ("name", "limit"),
-    [("own_env.py", 25), ("own_agent.py", 20), ("langgraph_agent.py", 32), ("mcp_agent.py", 32)],
+    [
+        ("own_env.py", 25),
+        ("own_agent.py", 20),
+        ("own_loss.py", 20),
+        ("langgraph_agent.py", 32),
+        ("mcp_agent.py", 32),
+    ],
 )
 def test_an_example_is_short(name, limit):
     file = EXAMPLES / name
@@ -235,6 +241,12 @@ def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
 def test_train_from_a_configuration(tmp_path):
     assert train(tmp_path, "--config", str(EXAMPLES / "frozenlake.toml"))["steps"] == 2
     assert load_config(tmp_path / "run" / "config.toml").steps == 2
+
+
+@pytest.mark.slow
+def test_train_with_the_own_loss_on_two_ranks(tmp_path):
+    own = ["--algo.loss=own_loss:sapo", "--algo.loss_options={tau_bad = 1.2}"]
+    assert train(tmp_path, *own, "--trainer.num_ranks=2")["steps"] == 2
 
 
 def test_the_reward_example_scores_and_its_data_is_read(tmp_path):

@@ -1,13 +1,13 @@
 """The policy losses: what an update gains by moving each token's probability.
 
 All are −Σ_t weight_t · w'_t · objective_t, with w' the behavior weight (a constant) and the
-objective named by `algo.loss`; they differ in the ratio and in what bounds it.
+objective named by `algo.loss`; they differ in the ratio and in what bounds it. What is not named
+here is a function of somebody's own (own_loss.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,30 +16,8 @@ from torch import Tensor
 from agentgym_rl.config import AlgoConfig
 
 from .corrections import row_means
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LossTokens:
-    """Trained tokens of whole rows; every field is [N]."""
-
-    logprobs: Tensor
-    """x: of the policy being optimized, carries the gradient."""
-    anchor: Tensor
-    """Centre of the trust region: proximal log-probs (behavior if naive)."""
-    behavior_logprobs: Tensor
-    """b: of the policy that sampled the token."""
-    behavior_weight: Tensor
-    """w' from `behavior_weights` (ones if naive); 0 where the token is dropped."""
-    advantages: Tensor
-    weights: Tensor
-    """From `aggregation_weights`."""
-    rows: Tensor
-    """int64, row of the token."""
-
-    @property
-    def live(self) -> Tensor:
-        """bool: not dropped."""
-        return self.behavior_weight != 0
+from .loss_tokens import LossTokens, TokenObjective
+from .own_loss import own_objective
 
 
 class PolicyLoss(NamedTuple):
@@ -53,14 +31,6 @@ class PolicyLoss(NamedTuple):
     """Scalar sum of k3 estimates, u − 1 − log u, of the anchor against the current policy."""
 
 
-class _Objective(NamedTuple):
-    """Of each token, [N]; tokens that were dropped may hold any finite number."""
-
-    value: Tensor
-    clipped: Tensor
-    """bool"""
-
-
 def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     """The loss `algo.loss` of some tokens.
 
@@ -69,7 +39,7 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     """
     live = tokens.live
     log_ratio = torch.where(live, tokens.logprobs - tokens.anchor, 0.0)
-    objective = LOSSES[algo.loss](tokens, log_ratio, algo)
+    objective = LOSSES.get(algo.loss, own_objective)(tokens, log_ratio, algo)
     gained = torch.where(live, objective.value, 0.0)
     loss = -(tokens.weights * tokens.behavior_weight * gained).sum()
     with torch.no_grad():
@@ -77,7 +47,7 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
         return PolicyLoss(loss, (objective.clipped & live).sum(), kl)
 
 
-def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """min(u·A, clip(u)·A) with u = exp(x − anchor).
 
     With `dual_clip` c the objective of a negative advantage is at least c·A.
@@ -89,7 +59,7 @@ def _ppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
     return _clipped(log_ratio.exp(), tokens.advantages, algo)
 
 
-def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """PPO's objective with one ratio for a row, the geometric mean of its tokens'; of all its
     trained tokens, also those that are dropped.
 
@@ -101,27 +71,27 @@ def _gspo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective
     return _clipped(torch.where(tokens.live, mean, 0.0).exp(), tokens.advantages, algo)
 
 
-def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+def _cispo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """clip(u)·A·x, the clipped ratio a constant: tokens beyond the bound keep a gradient.
 
     CISPO, MiniMax 2025 (https://arxiv.org/abs/2506.13585).
     """
     ratio = log_ratio.detach().exp()
     inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
-    return _Objective(inside * tokens.advantages * _finite(tokens), inside != ratio)
+    return TokenObjective(inside * tokens.advantages * _finite(tokens), inside != ratio)
 
 
-def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+def _reinforce(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """A·x, no ratio and no bound: with w' the importance-weighted policy gradient.
 
     Williams 1992 (https://doi.org/10.1007/BF00992696).
     """
-    return _Objective(
+    return TokenObjective(
         tokens.advantages * _finite(tokens), torch.zeros_like(log_ratio, dtype=torch.bool)
     )
 
 
-def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective:
+def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
     """u·A, but nothing for a token whose probability is more than δ from the behavior policy's
     and which the update would move farther away.
 
@@ -132,10 +102,10 @@ def _dppo(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> _Objective
     away = (now - then) * tokens.advantages > 0
     stopped = away & ((now - then).abs() > algo.divergence_limit)
     value = torch.where(stopped, 0.0, log_ratio.exp() * tokens.advantages)
-    return _Objective(value, stopped)
+    return TokenObjective(value, stopped)
 
 
-LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], _Objective]] = {
+LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], TokenObjective]] = {
     "ppo": _ppo,
     "gspo": _gspo,
     "cispo": _cispo,
@@ -145,7 +115,7 @@ LOSSES: Mapping[str, Callable[[LossTokens, Tensor, AlgoConfig], _Objective]] = {
 """By `algo.loss`."""
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> _Objective:
+def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> TokenObjective:
     inside = ratio.clamp(1.0 - algo.clip_low, 1.0 + algo.clip_high)
     objective = torch.minimum(ratio * advantages, inside * advantages)
     clipped = inside * advantages < ratio * advantages
@@ -154,7 +124,7 @@ def _clipped(ratio: Tensor, advantages: Tensor, algo: AlgoConfig) -> _Objective:
         bounded = (advantages < 0) & (objective < floor)
         objective = torch.where(bounded, floor, objective)
         clipped = clipped | bounded
-    return _Objective(objective, clipped)
+    return TokenObjective(objective, clipped)
 
 
 def _finite(tokens: LossTokens) -> Tensor:

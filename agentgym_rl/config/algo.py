@@ -116,15 +116,18 @@ class RewardConfig(Section):
         return self
 
 
-Loss = Literal["ppo", "gspo", "cispo", "reinforce", "dppo"]
+LOSSES = ("ppo", "gspo", "cispo", "reinforce", "dppo")
 
 
 class AlgoConfig(Section):
     """The objective (formulas and sources: agentgym_rl/algo)."""
 
-    loss: Loss = "ppo"
-    """The clipped surrogate; with one ratio a row; with a constant ratio and log-probs; no ratio
-    at all; or PPO's ratio with tokens that stray from the behavior policy left out."""
+    loss: str = "ppo"
+    """ppo: the clipped surrogate; gspo: with one ratio a row; cispo: with a constant ratio and
+    log-probs; reinforce: no ratio at all; dppo: PPO's ratio with tokens that stray from the
+    behavior policy left out; or `module:function` (algo/own_loss.py)."""
+    loss_options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of that function."""
     naive: bool = False
     """Ratio against the behavior policy, no behavior weight: plain PPO, for ablations."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
@@ -157,8 +160,22 @@ class AlgoConfig(Section):
         """A table that names no `type` changes the default correction."""
         return {"type": "mask"} | value if isinstance(value, dict) else value
 
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, loss: str) -> str:
+        module, colon, function = loss.partition(":")
+        own = colon and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+        if loss not in LOSSES and not own:
+            raise ValueError(f"expected {', '.join(LOSSES)}, or a function as module:function")
+        return loss
+
     @model_validator(mode="after")
     def _consistent(self) -> AlgoConfig:
+        if self.loss_options and self.loss in LOSSES:
+            raise ValueError(
+                f"loss_options are those of a function (module:function); {self.loss!r} has keys "
+                "of algo: leave them out"
+            )
         if self.baseline == "none" and self.scale == "group_std":
             raise ValueError("baseline 'none' with scale 'group_std' has no meaning; use batch_std")
         if self.dual_clip is not None and self.loss not in ("ppo", "gspo"):

@@ -17,6 +17,7 @@ from agentgym_rl.algo.critic import terminal_rewards
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
+from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.algo.shaping import shaped_rewards
 from agentgym_rl.algo.tally import Tally
 from agentgym_rl.batch import BatchShard
@@ -61,6 +62,7 @@ class Stepper:
         of that name.
 
         Raises:
+            ConfigError: `algo.loss` is a function that does not keep its contract.
             TrainerError: `algo` needs a reference or a critic and there is none, or the
                 reference's vocabulary is not the policy's.
         """
@@ -69,6 +71,7 @@ class Stepper:
                 f"algo.baseline is {algo.baseline!r}, and "
                 f"{'a' if critic else 'no'} critic was given"
             )
+        check_loss(algo)
         if algo.kl.coef and reference is None:
             raise TrainerError(f"algo.kl.coef is {algo.kl.coef}, and no reference model was given")
         if reference is not None and reference.vocab_size != policy.vocab_size:

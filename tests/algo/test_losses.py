@@ -9,13 +9,12 @@ from torch import Tensor
 from agentgym_rl.algo.aggregation import aggregation_weights
 from agentgym_rl.algo.losses import LOSSES, LossTokens, PolicyLoss, policy_loss
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.config.algo import Loss
 
 ROWS = torch.tensor([0, 0, 1])
 ADVANTAGES = torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64)
 
 
-def loss_of(name: Loss, logprobs: Tensor, anchor: Tensor, weight: Tensor, **algo) -> PolicyLoss:
+def loss_of(name: str, logprobs: Tensor, anchor: Tensor, weight: Tensor, **algo) -> PolicyLoss:
     tokens = LossTokens(
         logprobs=logprobs,
         anchor=anchor,
@@ -75,7 +74,7 @@ def test_no_tokens_have_no_weights(aggregation):
     assert len(weights) == 0
 
 
-def gradients(name: Loss, moved: float, **algo) -> list[float]:
+def gradients(name: str, moved: float, **algo) -> list[float]:
     """Of three tokens whose log-probs have all moved by the same."""
     anchor = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
     x = (anchor + moved).requires_grad_()

@@ -1,0 +1,102 @@
+"""`algo.loss = "module:function"`: an objective that somebody else wrote.
+
+    def loss(tokens: LossTokens, log_ratio: Tensor, **options) -> Tensor | TokenObjective
+
+It gets the trained tokens of one micro-batch and log u, [N], and returns the objective of each
+token, [N]: larger is better, before it is multiplied by behavior weight and aggregation weight.
+`options` are those of `algo.loss_options`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.config import AlgoConfig
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.loading import import_object
+
+from .loss_tokens import LossTokens, TokenObjective
+
+OwnLoss = Callable[..., Tensor | TokenObjective]
+
+
+def own_objective(tokens: LossTokens, log_ratio: Tensor, algo: AlgoConfig) -> TokenObjective:
+    """What the function `algo.loss` says of the tokens; `log_ratio` is 0 where one is dropped.
+
+    Raises:
+        ConfigError: there is no such function, it raised, or it returned something else; says
+            what and what is allowed.
+    """
+    function = _function(algo.loss)
+    try:
+        found = function(tokens, log_ratio, **algo.loss_options)
+    except Exception as error:
+        raise ConfigError(f"algo.loss={algo.loss!r} raised {error!r}") from error
+    if isinstance(found, Tensor):
+        found = TokenObjective(found, torch.zeros_like(tokens.live))
+    if not isinstance(found, TokenObjective):
+        raise _returned(algo, f"a {type(found).__name__}")
+    for name, part in found._asdict().items():
+        if not isinstance(part, Tensor) or part.shape != tokens.logprobs.shape:
+            got = list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            raise _returned(algo, f"{got} as {name} of {len(tokens.logprobs)} tokens")
+    return found
+
+
+def check_loss(algo: AlgoConfig) -> None:
+    """Try a function of one's own on six made-up tokens, one of them dropped.
+
+    Raises:
+        ConfigError: see `own_objective`; or its objective is not finite, or teaches nothing.
+    """
+    if ":" not in algo.loss:
+        return
+    tokens = _made_up()
+    found = own_objective(
+        tokens, torch.where(tokens.live, tokens.logprobs - tokens.anchor, 0), algo
+    )
+    gained = found.value[tokens.live]
+    if not bool(torch.isfinite(gained).all()):
+        raise _returned(algo, f"{gained.tolist()}, not all finite")
+    if not gained.requires_grad:
+        raise _returned(algo, "an objective without gradient: compute it from tokens.logprobs")
+    (gradient,) = torch.autograd.grad(gained.sum(), tokens.logprobs)
+    if not bool(torch.isfinite(gradient).all() and gradient.any()):
+        raise _returned(algo, f"an objective with the gradient {gradient.tolist()}")
+
+
+@functools.cache
+def _function(path: str) -> OwnLoss:
+    function = import_object(path)
+    if not callable(function):
+        raise ConfigError(
+            f"algo.loss={path!r} is a {type(function).__name__}; expected a function of "
+            "(tokens, log_ratio, **options)"
+        )
+    return function
+
+
+def _returned(algo: AlgoConfig, what: str) -> ConfigError:
+    return ConfigError(
+        f"algo.loss={algo.loss!r} returned {what}; expected the objective of each token, a tensor "
+        "[N] like tokens.logprobs, or a TokenObjective (docs/algorithms.md#a-loss-of-your-own)"
+    )
+
+
+def _made_up() -> LossTokens:
+    logprobs = torch.tensor([-1.0, -0.5, -2.0, -0.1, -1.5, -3.0], requires_grad=True)
+    anchor = torch.tensor([-1.1, -0.5, -1.7, -0.3, -1.5, -3.0])
+    kept = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    return LossTokens(
+        logprobs=logprobs,
+        anchor=anchor,
+        behavior_logprobs=anchor - 0.05,
+        behavior_weight=kept,
+        advantages=torch.tensor([1.0, 1.0, 1.0, -0.5, -0.5, -0.5]),
+        weights=torch.full((6,), 1 / 6),
+        rows=torch.tensor([0, 0, 0, 1, 1, 1]),
+    )
