@@ -58,7 +58,7 @@ test-fast: install-test
 
 test-vllm: install-test $(VENV_VLLM)/.installed
 	ARL_VLLM_PYTHON=$(abspath $(VENV_VLLM))/bin/python $(BIN)/python -m pytest \
-	    tests/vllm tests/e2e/test_exactness.py -k 'vllm or not exactness' $(PYTEST_ARGS)
+	    tests/vllm tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
 
 # They may not skip.
 test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed \

@@ -232,6 +232,34 @@ def train(tmp_path: Path, *argv: str) -> dict:
     return json.loads(done.stdout)
 
 
+GSM8K = {"question": "Six times seven?", "answer": "6 * 7 = <<6*7=42>>42\n#### 42"}
+
+
+@pytest.mark.parametrize(
+    "engine", [["--engine.urls=['http://127.0.0.1:9']"], ["--engine.python={vllm}"]], ids=str
+)
+def test_gsm8k_would_start(tmp_path, engine):
+    """On rows of its form, with the tiny model: nothing is downloaded."""
+    vllm = os.environ.get("ARL_VLLM_PYTHON")
+    if "{vllm}" in engine[0] and not vllm:
+        pytest.skip("ARL_VLLM_PYTHON is not set: run make test-vllm")
+    for name in ("train", "test"):
+        row = GSM8K | {"question": f"{name}: {GSM8K['question']}"}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    rows = "--env.options.rows={path = 'train.jsonl', eval_path = 'test.jsonl'}"
+    words = [engine[0].format(vllm=vllm), rows, "--model", "bundled", "--dry-run"]
+    command = [sys.executable, "-m", "agentgym_rl", "train"]
+    done = subprocess.run(
+        [*command, "--config", str(EXAMPLES / "gsm8k.toml"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "trainer-0" in done.stdout
+
+
 @pytest.mark.slow
 def test_train_on_the_own_environment_with_the_own_agent(tmp_path):
     assert train(tmp_path, "--env", "own_env:Echo", "--agent", "own_agent:Patient")["steps"] == 2
