@@ -261,7 +261,7 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "code, controller, crash, engine, env, exactness, faults, gateway, inspector, math, "
+    names = "all, code, controller, crash, engine, env, exactness, faults, gateway, inspector, math, "
     names += "plan, sandbox, staleness, train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 

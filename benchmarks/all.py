@@ -1,0 +1,103 @@
+"""Every benchmark, one after the other, and one report: report.json and report.html.
+
+Each runs as a process of its own; one that fails is a line of the report, and the others go on.
+What was measured is kept as NAME.json in ARL_BENCH_OUT (default runs/bench), and not measured
+again, so the whole can be interrupted: staleness, faults and crash alone take hours.
+ARL_BENCH_ONLY=env,math measures these alone; ARL_BENCH_AGAIN=1 also what is there. Peers whose
+interpreters are not named (ARL_VLLM_PYTHON and others, see each file) are skipped by name.
+
+With ARL_BENCH_OUT=docs/data/bench, docs/measurements.md is made anew as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from . import _html, _measurements
+from ._common import hardware, say, versions
+from ._kept import Job, measure, read, write
+
+# The quick ones first.
+JOBS = (
+    Job("env", "env"),
+    Job("math", "math"),
+    Job("verifier", "verifier"),
+    Job("inspector", "inspector"),
+    Job("gateway", "gateway"),
+    Job("sandbox", "sandbox"),
+    Job("code", "code"),
+    Job("engine", "engine", {"OMP_NUM_THREADS": "1"}),
+    Job("weights", "weights"),
+    Job("trainer", "trainer"),
+    Job("train", "train"),
+    Job("exactness", "exactness"),
+    Job("controller", "controller"),
+    Job("plan", "plan"),
+    Job("crash", "crash"),
+    Job("faults", "faults"),
+    Job("faults-ray", "faults", {"ARL_BENCH_FAULTS": "ray"}),
+    Job("staleness", "staleness"),
+)
+
+
+def run() -> dict[str, Any]:
+    """Measure what is not kept yet; the report as one object."""
+    folder = Path(os.environ.get("ARL_BENCH_OUT", "runs/bench"))
+    jobs = _asked()
+    for number, job in enumerate(jobs, 1):
+        say(f"[{number}/{len(jobs)}] {job.command}")
+        if (folder / f"{job.name}.json").exists() and not os.environ.get("ARL_BENCH_AGAIN"):
+            say("  kept from before")
+        elif why := _impossible(job):
+            say(f"  not run: {why}")
+        else:
+            kept = measure(job)
+            write(kept, folder)
+            say(f"  {kept.error or _html.verdict(kept.result)} {kept.seconds:,.0f} s")
+    found = read(folder, [job.name for job in JOBS])
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {
+        "name": "all",
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": [asdict(kept) for kept in found],
+        "not_run": {job.name: why for job in jobs if (why := _impossible(job))},
+        "failed": [kept.name for kept in found if kept.error],
+    }
+    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (folder / "report.html").write_text(_html.page(found))
+    say(f"report: {folder / 'report.html'}")
+    if folder.resolve() == _measurements.KEPT:
+        _measurements.PAGE.write_text(_measurements.text(found))
+        say(f"written: {_measurements.PAGE}")
+    return report
+
+
+def _asked() -> list[Job]:
+    asked = [name for name in os.environ.get("ARL_BENCH_ONLY", "").split(",") if name]
+    known = [job.name for job in JOBS]
+    if unknown := sorted(set(asked) - set(known)):
+        raise SystemExit(f"ARL_BENCH_ONLY: no {', '.join(unknown)}; there are {', '.join(known)}")
+    return [job for job in JOBS if not asked or job.name in asked]
+
+
+def _impossible(job: Job) -> str:
+    """What this machine lacks for it; "": nothing."""
+    if job.name != "faults-ray":
+        return ""
+    lacks = [
+        what
+        for what, there in {
+            "root": os.geteuid() == 0,
+            "Ray (pip install 'agentgym-rl[ray]')": importlib.util.find_spec("ray"),
+            "iproute2 (apt-get install iproute2)": shutil.which("ip"),
+        }.items()
+        if not there
+    ]
+    return f"needs {', '.join(lacks)}" if lacks else ""

@@ -1,0 +1,87 @@
+"""`arl bench all`: results kept one by one, and what is made of them."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from benchmarks import _html, _kept, _measurements
+from benchmarks import all as whole
+
+GOOD = """
+def run():
+    return {"name": "good", "hardware": "two <cores>", "versions": {"torch": "2"}, "goal": "2x",
+            "rows": [{"system": "ours", "per_s": 2000.5}, {"system": "<b>peer</b>", "per_s": 1}],
+            "ratios": {"ours / peer": 2.0}, "met": {"fast": True, "small": False}}
+"""
+BAD = "def run():\n    raise SystemExit('no such <thing>')\n"
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Two benchmarks of our own, which `arl bench` finds as it finds those of the checkout."""
+    found = {"good": GOOD, "bad": BAD}
+    (tmp_path / "benchmarks").mkdir()
+    for name, text in found.items():
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(text)
+    (tmp_path / "agentgym_rl").symlink_to(_kept.ROOT / "agentgym_rl")
+    monkeypatch.setattr(_kept, "ROOT", tmp_path)
+    monkeypatch.setattr(whole, "JOBS", tuple(_kept.Job(name, name) for name in found))
+    monkeypatch.setenv("ARL_BENCH_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, *sys.path))))
+    return tmp_path
+
+
+def test_one_that_fails_is_a_line_of_the_report(checkout):
+    report = whole.run()
+    assert report["failed"] == ["bad"]
+    assert [row["name"] for row in report["rows"]] == ["good", "bad"]
+    page = (checkout / "out" / "report.html").read_text()
+    assert "Not met: small." in page
+    assert "No result" in page
+    assert "two &lt;cores&gt;" in page
+    assert "<b>peer" not in page
+    assert "http" not in page
+
+
+def test_what_is_kept_is_not_measured_again(checkout, capfd, monkeypatch):
+    whole.run()
+    file = checkout / "out" / "good.json"
+    kept = json.loads(file.read_text()) | {"seconds": 77.0}
+    file.write_text(json.dumps(kept))
+    monkeypatch.setenv("ARL_BENCH_ONLY", "good")
+    assert whole.run()["rows"][0]["seconds"] == 77.0
+    assert "kept from before" in capfd.readouterr().err
+    monkeypatch.setenv("ARL_BENCH_AGAIN", "1")
+    assert whole.run()["rows"][0]["seconds"] != 77.0
+
+
+def test_an_unknown_name_is_refused(monkeypatch):
+    monkeypatch.setenv("ARL_BENCH_ONLY", "enw")
+    with pytest.raises(SystemExit, match="no enw; there are env, math"):
+        whole.run()
+
+
+def test_every_benchmark_is_in_it():
+    files = {file.stem for file in (_kept.ROOT / "benchmarks").glob("[!_]*.py")} - {"all"}
+    assert {job.benchmark for job in whole.JOBS} == files
+
+
+def test_the_page_of_measurements_is_what_template_and_data_give():
+    found = _kept.read(_measurements.KEPT, [job.name for job in whole.JOBS])
+    assert _measurements.PAGE.read_text() == _measurements.text(found)
+
+
+def test_faults_are_counted_from_their_rows():
+    row = {"fault": "ray: engine killed", "detected_s": 0.5, "full_speed_s": 9.0, "duplicated": 0}
+    row |= {"groups_lost": 1, "poisoned_rewards": 0, "false_alarms": 0}
+    rows = [row, row | {"detected_s": None, "full_speed_s": 3.0}, row | {"error": "it ended"}]
+    table = _measurements.faults(rows).splitlines()
+    assert table[2:] == ["| engine killed | 3, 1 failed | 0.5, 0.5 | 6.0, 9.0 | 2 | 0 | 0 | 0 |"]
+
+
+def test_text_of_a_result_cannot_leave_its_cell():
+    kept = _kept.Kept("x", "arl bench x", "2026-11-23", 1.0, (0.0, 0.0), {"ratios": {"a|b": 2.0}})
+    assert "a\\|b 2" in _measurements.overview([kept])
+    assert "&lt;script&gt;" in _html.page([_kept.Kept("<script>", "", "", 0.0, (0.0, 0.0), {})])
