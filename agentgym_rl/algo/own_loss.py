@@ -72,7 +72,7 @@ def check_loss(algo: AlgoConfig) -> None:
 @functools.cache
 def _function(path: str) -> OwnLoss:
     function = import_object(path)
-    if not callable(function):
+    if not isinstance(function, Callable):
         raise ConfigError(
             f"algo.loss={path!r} is a {type(function).__name__}; expected a function of "
             "(tokens, log_ratio, **options)"
