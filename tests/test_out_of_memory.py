@@ -41,6 +41,29 @@ def test_the_process_ends_and_says_why():
     assert "out of memory while a thread was started" in done.stderr
 
 
+def test_it_ends_also_where_nothing_can_be_reported():
+    begun = "import agentgym_rl.out_of_memory as oom; oom._LOOK_S = 0.02; oom.watch_thread_starts()"
+    code = PROGRAM.format(hooked=False, body="threading.Event().wait()").replace(
+        "import sys, threading", f"import sys, threading; {begun}"
+    )
+    argv = [sys.executable, "-c", code]
+    cwd = Path(__file__).parents[1]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=cwd)
+    assert done.returncode == EXIT_CODE
+    assert "out of memory while a thread was started" in done.stderr
+
+
+def test_threads_that_begin_are_not_watched():
+    code = (
+        "import time, threading, agentgym_rl.out_of_memory as oom; oom._LOOK_S = 0.01\n"
+        "oom.watch_thread_starts()\n"
+        "for _ in range(50): threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
+        "time.sleep(0.5)"
+    )
+    argv = [sys.executable, "-c", code]
+    assert subprocess.run(argv, timeout=60, cwd=Path(__file__).parents[1]).returncode == 0
+
+
 def test_otherwise_it_would_hang():
     with pytest.raises(subprocess.TimeoutExpired):
         _run(hooked=False, timeout_s=3.0)

@@ -42,8 +42,9 @@ def _write(args: Namespace, places: list[Path]) -> int:
         print_json(report)
         return 0
     left_out = f"; {report['left_out']:,} only as lines of the table" if report["left_out"] else ""
+    runs = "1 run" if report["runs"] == 1 else f"{report['runs']} runs"
     print(
-        f"{report['out']}: {report['runs']} {'run' if report['runs'] == 1 else 'runs'}, {report['episodes']:,} episodes{left_out} "
+        f"{report['out']}: {runs}, {report['episodes']:,} episodes{left_out} "
         f"({report['size_bytes'] / 1e6:.1f} MB)"
     )
     return 0

@@ -14,11 +14,13 @@ from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.interrupts import run_interruptible
+from agentgym_rl.out_of_memory import watch_thread_starts
 
 from .showing import print_json
 
 
 def engine(args: Namespace) -> int:
+    watch_thread_starts()
     config = load_configuration(args)
     log.setup(config.logging.level)
     engine = config.own_engine
@@ -56,6 +58,7 @@ def engine(args: Namespace) -> int:
 
 
 def rollout(args: Namespace) -> int:
+    watch_thread_starts()
     token = _token("rollout")
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -81,6 +84,7 @@ def _token(command: str) -> str:
 
 
 def trainer(args: Namespace) -> int:
+    watch_thread_starts()
     _token("trainer")
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -104,6 +108,7 @@ def trainer(args: Namespace) -> int:
 
 
 def warm_up(args: Namespace) -> int:
+    watch_thread_starts()
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.model import model_folder
