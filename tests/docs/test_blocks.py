@@ -71,6 +71,8 @@ def test_commands_within_sentences_have_their_flags():
     known = keys()
     for command in spoken("arl"):
         name, *words = command.argv[1:]
+        if name in ("--help", "--version"):
+            continue
         _, parsers = make_parser((name,))
         assert name in parsers, command
         flags = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
