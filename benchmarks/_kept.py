@@ -80,9 +80,15 @@ def _result(done: subprocess.CompletedProcess[str]) -> tuple[Mapping[str, Any], 
 def write(kept: Kept, folder: Path) -> None:
     """Keep a result in `folder`, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{kept.name}.json"
-    beside.write_text(json.dumps(asdict(kept), indent=1, ensure_ascii=False) + "\n")
-    beside.replace(folder / f"{kept.name}.json")
+    text = json.dumps(asdict(kept), indent=1, ensure_ascii=False) + "\n"
+    write_whole(folder / f"{kept.name}.json", text)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """All of it; or, if this process ends meanwhile, the file stays as it was."""
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(text)
+    part.replace(file)
 
 
 def read(folder: Path, names: Sequence[str]) -> list[Kept]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ._html import verdict
 from ._kept import ROOT, Kept
+from .faults import table
 
 TEMPLATE = ROOT / "benchmarks" / "measurements.md.in"
 PAGE = ROOT / "docs" / "measurements.md"
@@ -63,34 +64,23 @@ def faults(rows: Sequence[Row]) -> str:
         "worst | groups lost | trained twice | poisoned rewards | false alarms |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name in sorted(dict.fromkeys(row["fault"] for row in rows)):
-        of = [row for row in rows if row["fault"] == name]
-        ended = [row for row in of if not row.get("error")]
-        runs = str(len(of)) + (f", {len(of) - len(ended)} failed" if len(ended) < len(of) else "")
-        lost = (_sum(ended, key) for key in ("groups_lost", "duplicated", "poisoned_rewards"))
+    failed = Counter(row["fault"] for row in rows if row.get("error"))
+    for line in sorted(table(rows), key=lambda line: line["fault"]):
+        name, lost = line["fault"], ("groups_lost", "duplicated", "poisoned_rewards")
         cells = (
             name.removeprefix("ray: "),
-            runs,
-            _spread(ended, "detected_s"),
-            _spread(ended, "full_speed_s"),
-            *lost,
-            _sum(ended, "false_alarms"),
+            f"{line['runs']}, {failed[name]} failed" if failed[name] else str(line["runs"]),
+            _spread(line, "detected_s"),
+            _spread(line, "full_speed_s"),
+            *(str(line[key]) for key in (*lost, "false_alarms")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _spread(rows: Sequence[Row], key: str) -> str:
-    values = list(_numbers(rows, key))
-    return f"{statistics.median(values):.1f}, {max(values):.1f}" if values else ""
-
-
-def _sum(rows: Sequence[Row], key: str) -> str:
-    return f"{sum(_numbers(rows, key)):.0f}"
-
-
-def _numbers(rows: Sequence[Row], key: str) -> Iterator[float]:
-    return (float(row[key]) for row in rows if row[key] is not None)
+def _spread(line: Row, key: str) -> str:
+    middle, worst = line[f"{key}_median"], line[f"{key}_max"]
+    return "" if middle is None else f"{middle:.1f}, {worst:.1f}"
 
 
 def _faults(file: Path = FAULTS) -> list[Row]:

@@ -34,6 +34,7 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._faults import FAULTS, NONE
 from ._faulty import Fault, FaultyRun, unmeasured
+from ._kept import write_whole
 from ._ray_faulty import FAULTS as RAY_FAULTS
 from ._ray_faulty import RayRun
 
@@ -68,7 +69,7 @@ def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
             say(json.dumps(row))
             rows.append(row)
             if kept:
-                _write(kept, rows)
+                write_whole(kept, "".join(json.dumps(row) + "\n" for row in rows))
     rows = [row for row in rows if row["fault"] in faults and row["number"] < repeats]
     checks = _checks(rows, faults)
     for name, holds in checks.items():
@@ -126,18 +127,11 @@ def _read(file: Path | None) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
-def _write(file: Path, rows: Sequence[Row]) -> None:
-    """All of them, or, if this process ends meanwhile, those before."""
-    part = file.with_name(f"{file.name}.part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    part.replace(file)
-
-
 def _spread(rows: Sequence[Row], key: str) -> dict[str, float | None]:
     found = [row[key] for row in rows if row[key] is not None]
     return {
-        f"{key}_median": round(median(found), 2) if found else None,
-        f"{key}_max": round(max(found), 2) if found else None,
+        f"{key}_median": median(found) if found else None,
+        f"{key}_max": max(found, default=None),
     }
 
 

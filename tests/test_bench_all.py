@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import _html, _kept, _measurements
 from benchmarks import all as whole
+from benchmarks._faulty import unmeasured
 
 GOOD = """
 def run():
@@ -74,9 +75,10 @@ def test_the_page_of_measurements_is_what_template_and_data_give():
 
 
 def test_faults_are_counted_from_their_rows():
-    row = {"fault": "ray: engine killed", "detected_s": 0.5, "full_speed_s": 9.0, "duplicated": 0}
-    row |= {"groups_lost": 1, "poisoned_rewards": 0, "false_alarms": 0}
-    rows = [row, row | {"detected_s": None, "full_speed_s": 3.0}, row | {"error": "it ended"}]
+    row = {"fault": "ray: engine killed", **unmeasured(), "tokens_sampled_again": 0}
+    row |= {"detected_s": 0.5, "full_speed_s": 9.0, "groups_lost": 1}
+    ended = {"fault": row["fault"], **unmeasured(), "error": "it ended"}
+    rows = [row, row | {"detected_s": None, "full_speed_s": 3.0}, ended]
     table = _measurements.faults(rows).splitlines()
     assert table[2:] == ["| engine killed | 3, 1 failed | 0.5, 0.5 | 6.0, 9.0 | 2 | 0 | 0 | 0 |"]
 

@@ -24,8 +24,7 @@ sys.stderr.write("it began\\n")
 """
 
 
-def _run(*, hooked, body="raise MemoryError", timeout_s=20.0):
-    code = PROGRAM.format(hooked=hooked, body=body)
+def _python(code, *, timeout_s=60.0):
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -33,6 +32,10 @@ def _run(*, hooked, body="raise MemoryError", timeout_s=20.0):
         timeout=timeout_s,
         cwd=Path(__file__).parents[1],
     )
+
+
+def _run(*, hooked, body="raise MemoryError", timeout_s=20.0):
+    return _python(PROGRAM.format(hooked=hooked, body=body), timeout_s=timeout_s)
 
 
 def test_the_process_ends_and_says_why():
@@ -46,9 +49,7 @@ def test_it_ends_also_where_nothing_can_be_reported():
     code = PROGRAM.format(hooked=False, body="threading.Event().wait()").replace(
         "import sys, threading", f"import sys, threading; {begun}"
     )
-    argv = [sys.executable, "-c", code]
-    cwd = Path(__file__).parents[1]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=cwd)
+    done = _python(code)
     assert done.returncode == EXIT_CODE
     assert "out of memory while a thread was started" in done.stderr
 
@@ -60,8 +61,7 @@ def test_threads_that_begin_are_not_watched():
         "for _ in range(50): threading.Thread(target=time.sleep, args=(0.3,)).start()\n"
         "time.sleep(0.5)"
     )
-    argv = [sys.executable, "-c", code]
-    assert subprocess.run(argv, timeout=60, cwd=Path(__file__).parents[1]).returncode == 0
+    assert _python(code).returncode == 0
 
 
 def test_otherwise_it_would_hang():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -30,6 +31,11 @@ class LossTokens:
     def live(self) -> Tensor:
         """bool: not dropped."""
         return self.behavior_weight != 0
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log u = x − anchor; 0 where the token is dropped, whatever its log-probs."""
+        return torch.where(self.live, self.logprobs - self.anchor, 0.0)
 
 
 class TokenObjective(NamedTuple):

@@ -38,7 +38,7 @@ def policy_loss(tokens: LossTokens, algo: AlgoConfig) -> PolicyLoss:
     them.
     """
     live = tokens.live
-    log_ratio = torch.where(live, tokens.logprobs - tokens.anchor, 0.0)
+    log_ratio = tokens.log_ratio
     objective = LOSSES.get(algo.loss, own_objective)(tokens, log_ratio, algo)
     gained = torch.where(live, objective.value, 0.0)
     loss = -(tokens.weights * tokens.behavior_weight * gained).sum()

@@ -56,9 +56,7 @@ def check_loss(algo: AlgoConfig) -> None:
     if ":" not in algo.loss:
         return
     tokens = _made_up()
-    found = own_objective(
-        tokens, torch.where(tokens.live, tokens.logprobs - tokens.anchor, 0), algo
-    )
+    found = own_objective(tokens, tokens.log_ratio, algo)
     gained = found.value[tokens.live]
     if not bool(torch.isfinite(gained).all()):
         raise _returned(algo, f"{gained.tolist()}, not all finite")

@@ -6,13 +6,12 @@ import json
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import get_args
 
 import pytest
 from pydantic import BaseModel
 
 from agentgym_rl.arguments import load_configuration, parse
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, load_config, section_types
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.eval_arguments import evaluated
 from agentgym_rl.flags import make_parser
@@ -20,9 +19,9 @@ from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
 
 LANGUAGES = {"bash", "python", "toml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
-PLACEHOLDERS = {"FOLDER": "bundled", "STEP": "1"}
+PLACEHOLDERS = {"FOLDER": "bundled"}
 # Programs of others: that they are spelled as their shell takes them is all that can be said here.
-OTHERS = {"apt-get", "cat", "cd", "curl", "git", "npm", "ray", "vllm", "export", "jq"}
+OTHERS = {"apt-get", "cat", "cd", "curl", "npm", "ray", "vllm", "export", "jq"}
 
 
 @pytest.fixture(autouse=True)
@@ -153,13 +152,6 @@ def keys(model: type[BaseModel] = Config, prefix: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
         found.add(prefix + name)
-        for inner in models_in(field.annotation):
-            found |= keys(inner, f"{prefix}{name}.")
+        for kind in section_types(field):
+            found |= keys(kind, f"{prefix}{name}.")
     return found
-
-
-def models_in(annotation: object) -> list[type[BaseModel]]:
-    """The models that a field may hold."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in models_in(part)]
