@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from .trajectory import UNPACK_ERRORS, Row, pack_row, unpack_row
+from .trajectory import UNPACK_ERRORS, Row, unpack_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class BatchShard:
         """Bytes for the wire (msgpack)."""
         head = {name: getattr(self, name) for name in _HEAD}
         head["minibatches"] = [
-            [{"episode": item.episode, "row": pack_row(item.row)} for item in minibatch]
+            [{"episode": item.episode, "row": msgspec.Raw(item.row.packed)} for item in minibatch]
             for minibatch in self.minibatches
         ]
         return msgspec.msgpack.encode(head)

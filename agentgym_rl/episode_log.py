@@ -297,6 +297,8 @@ def _insert_task(task: Task, index: int) -> Statement:
 
 
 def _insert_trajectory(member: Trajectory) -> Statement:
+    """Its rows are packed here and stay so: they wait for the trainer, who gets them like that."""
+    member.keep_packed()
     values = (
         member.episode_id,
         member.group_id,

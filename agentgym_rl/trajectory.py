@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -87,16 +87,46 @@ class Row:
     """Which of the episode's conversations it is of: 0 is the main one, others are of helpers."""
     _runs: Runs | None = field(init=False, default=None, repr=False, compare=False)
     _counts: Counts | None = field(init=False, default=None, repr=False, compare=False)
+    _length: int = field(init=False, default=0, repr=False, compare=False)
+    _packed: bytes | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        shape = (len(self.tokens),)
+        object.__setattr__(self, "_length", len(self.tokens))
+        shape = (self._length,)
         for name in _ROW_DTYPES:
             array = getattr(self, name)
             if array.shape != shape:
                 raise ValueError(f"Row.{name} has shape {array.shape}, expected {shape}")
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self._length
+
+    @property
+    def packed(self) -> bytes:
+        """As `pack_row` says, in msgpack."""
+        return self._packed or msgspec.msgpack.encode(pack_row(self))
+
+    def keep_packed(self) -> None:
+        """Have nothing from now on but `packed` and the counts: half the memory, in one piece, and
+        nothing is to be packed again. An array that is asked for is made anew each time."""
+        if self._packed is not None:
+            return
+        _ = self.counts  # of the arrays, which go
+        whole = memoryview(self.packed).tobytes()  # msgspec's bytes have room to grow: half as much
+        object.__setattr__(self, "_packed", whole)
+        object.__setattr__(self, "_runs", None)
+        for name in _ROW_DTYPES:
+            object.__delattr__(self, name)
+
+    if not TYPE_CHECKING:  # all that is not declared would be an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """An array that `keep_packed` let go: what has no value is looked for here."""
+            if name not in _ROW_DTYPES:
+                raise AttributeError(f"a Row has no {name!r}")
+            if name == "times_s":  # every batch is asked when its tokens were sampled
+                return np.frombuffer(_TIMES.decode(self._packed).times_s, _ROW_DTYPES[name])
+            return getattr(unpack_row(msgspec.msgpack.decode(self._packed)), name)
 
     @property
     def runs(self) -> Runs:
@@ -143,6 +173,14 @@ _ROW_DTYPES: dict[str, Any] = {
     "times_s": np.dtype(np.float64),
 }
 
+
+class _Times(msgspec.Struct):
+    """Of a packed row this alone, without a copy."""
+
+    times_s: memoryview
+
+
+_TIMES = msgspec.msgpack.Decoder(_Times)
 
 _IN_RUNS = ("loss_mask", "policy_versions", "admitted_versions", "temperatures", "turn_ids")
 """Arrays that are the same over many tokens."""
@@ -274,6 +312,11 @@ class Trajectory:
             return self.rows[0].counts.versions
         return sorted({version for row in self.rows for version in row.counts.versions})
 
+    def keep_packed(self) -> None:
+        """See `Row.keep_packed`."""
+        for row in self.rows:
+            row.keep_packed()
+
     def pack(self) -> bytes:
         """Bytes for the durable log and the wire (msgpack)."""
         record: dict[str, Any] = {
@@ -291,7 +334,7 @@ class Trajectory:
             "actions_json": self.actions_json,
             "answers": self.answers,
             "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
-            "rows": [pack_row(row) for row in self.rows],
+            "rows": [msgspec.Raw(row.packed) for row in self.rows],
         }
         try:
             return msgspec.msgpack.encode(record)

@@ -1,5 +1,7 @@
 """Records on the wire: what is packed comes back; bytes that are not ours are a ValueError."""
 
+import pickle
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -213,9 +215,10 @@ def test_rows_of_earlier_versions_are_read(row):
     assert again.lineage == 0
 
 
-def test_a_long_row_takes_half_the_bytes():
-    length, sampled = 1000, np.arange(1000) % 200 >= 60
-    row = Row(
+def long_row(length: int) -> Row:
+    """Of prompts and replies by turns."""
+    sampled = np.arange(length) % 200 >= 60
+    return Row(
         tokens=np.arange(length, dtype=np.int32),
         loss_mask=sampled,
         behavior_logprobs=np.linspace(-1, 0, length, dtype=np.float32),
@@ -225,6 +228,11 @@ def test_a_long_row_takes_half_the_bytes():
         turn_ids=np.where(sampled, np.arange(length) // 200, -1).astype(np.int32),
         times_s=np.linspace(0, 1, length),
     )
+
+
+def test_a_long_row_takes_half_the_bytes():
+    length = 1000
+    row = long_row(length)
     packed = sum(len(block) for block in pack_row(row).values() if isinstance(block, bytes))
     assert packed < 17 * length
 
@@ -259,6 +267,35 @@ def test_what_is_counted_once_is_what_the_arrays_say(trajectory):
         assert list(trajectory.trained_versions) == sorted(set(trained))
         assert trajectory.oldest_version == min(trained, default=None)
         trajectory = Trajectory.unpack(trajectory.pack())
+
+
+@given(TRAJECTORIES)
+def test_a_row_that_is_kept_packed_is_the_same_row(trajectory):
+    before, counts = plain(trajectory), [row.counts for row in trajectory.rows]
+    bytes_before = trajectory.pack()
+    trajectory.keep_packed()
+    trajectory.keep_packed()  # nothing to do
+    assert plain(trajectory) == before
+    assert [row.counts for row in trajectory.rows] == counts
+    assert trajectory.pack() == bytes_before
+    for row in trajectory.rows:
+        assert plain(replace(row)) == plain(row) == plain(pickle.loads(pickle.dumps(row)))
+        assert plain(unpack_row(pack_row(row))) == plain(row)
+        with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+            _ = row.nothing_of_the_kind
+
+
+def test_a_row_that_is_kept_packed_takes_half_the_memory():
+    tracemalloc.start()
+    try:
+        row = long_row(8000)
+        with_arrays = tracemalloc.get_traced_memory()[0]
+        row.keep_packed()
+        packed = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 8000 * 30 < with_arrays
+    assert packed < 8000 * 17 + 2000
 
 
 @given(rows())
