@@ -36,6 +36,7 @@ def text(found: Sequence[Kept]) -> str:
     tables: dict[str, Callable[[], str]] = {
         "faults": lambda: faults([row for row in _faults() if not _on_ray(row)]),
         "faults on ray": lambda: faults([row for row in _faults() if _on_ray(row)]),
+        "controller": lambda: controller(next(k for k in found if k.name == "controller")),
         "all": lambda: overview(found),
     }
     return _NOTE + re.sub(
@@ -54,6 +55,26 @@ def overview(found: Sequence[Kept]) -> str:
         when = f"{kept.seconds:,.0f} s, {kept.load[0]} to {kept.load[1]}"
         cells = (f"`{kept.command}`", kept.date, when, said, met)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def controller(kept: Kept) -> str:
+    """One line for each number of live episodes."""
+    lines = [
+        "| live episodes | trajectories per core second | per second | resident memory | "
+        "its growth over the last two thirds |",
+        "|---|---|---|---|---|",
+    ]
+    for row in kept.result["rows"]:
+        kind = "" if row["system"] == "saturated" else f", episodes {row['system']}"
+        cells = (
+            f"{row['live']:,}{kind}",
+            f"{row['per_core_s']:,}",
+            f"{row['per_s']:,}",
+            f"{row['rss_end_mb']:,} MB",
+            f"{100 * row['growth']:.1f} %",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
