@@ -18,12 +18,17 @@ BUNDLED_MODELS = {
     "bundled/math": _MODELS / "tiny",
     "bundled/tools": _MODELS / "tiny-tools",
     "bundled/frozenlake": _MODELS / "tiny-frozenlake",
+    "bundled/code": _MODELS / "tiny-code",
 }
 """The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
 environments (docs/tiny-model.md)."""
 BUNDLED = BUNDLED_MODELS["bundled/math"]
 
-_WARMED_UP = {"tools": "bundled/tools", "gymnasium:FrozenLake": "bundled/frozenlake"}
+_WARMED_UP = {
+    "tools": "bundled/tools",
+    "gymnasium:FrozenLake": "bundled/frozenlake",
+    "code": "bundled/code",
+}
 """By environment id without versions; `bundled` means the first one everywhere else."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")

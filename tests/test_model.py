@@ -50,6 +50,7 @@ def refusal(path: str) -> str:
         ("tools-v0", "bundled/tools"),
         ("gymnasium:FrozenLake-v1", "bundled/frozenlake"),
         ("gymnasium-v0:FrozenLake-v1", "bundled/frozenlake"),
+        ("code", "bundled/code"),
         ("gymnasium:Taxi-v3", "bundled/math"),
         ("my_module:Tools", "bundled/math"),
     ],
@@ -68,7 +69,7 @@ def test_a_named_model_stays_whatever_the_environment():
 
 
 def test_bundled_alone_is_no_folder():
-    assert "bundled/math, bundled/tools, bundled/frozenlake" in refusal("bundled")
+    assert "bundled/math, bundled/tools, bundled/frozenlake, bundled/code" in refusal("bundled")
 
 
 @pytest.mark.parametrize(

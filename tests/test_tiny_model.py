@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, load_config
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
 
@@ -97,6 +97,7 @@ PARAMETERS = {
     "bundled/math": 869_760,
     "bundled/tools": 902_528,
     "bundled/frozenlake": 372_960,
+    "bundled/code": 902_528,
 }
 
 
@@ -246,16 +247,18 @@ for family, texts in FAMILIES.items():
 
 PLAY = """
 import sys, torch
+from families import FAMILIES
 from measure import measure
 from agentgym_rl.model import BUNDLED_MODELS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-family, env, num_tasks = sys.argv[1:]
+family, num_tasks = sys.argv[1:]
 folder = BUNDLED_MODELS["bundled/" + family]
 network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 torch.set_num_threads(1)
-print(measure(network, tokenizer, env, num_tasks=int(num_tasks), temperature=1.0).reward)
+found = measure(network, tokenizer, FAMILIES[family], num_tasks=int(num_tasks), temperature=1.0)
+print(found.reward)
 """
 
 
@@ -268,11 +271,12 @@ def python(program: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-FAMILIES = ["math", "tools", "frozenlake"]
-ENVS = {"math": "math", "tools": "tools", "frozenlake": "gymnasium:FrozenLake-v1"}
-REWARDS = {"math": (0.25, 0.45), "tools": (0.1, 0.4), "frozenlake": (0.1, 0.4)}
-PLAYED = {"math": 96, "tools": 96, "frozenlake": 96 if EXHAUSTIVE else 32}
-TEXTS = dict.fromkeys(FAMILIES, 4000) | ({} if EXHAUSTIVE else {"tools": 100, "frozenlake": 100})
+FAMILIES = ["math", "tools", "frozenlake", "code"]
+REWARDS = {name: (0.25, 0.45) if name == "math" else (0.1, 0.4) for name in FAMILIES}
+PLAYED = {"math": 96, "tools": 96, "frozenlake": 96 if EXHAUSTIVE else 32, "code": 64}
+TEXTS = dict.fromkeys(FAMILIES, 4000) | (
+    {} if EXHAUSTIVE else {"tools": 100, "frozenlake": 100, "code": 100}
+)
 
 
 @pytest.mark.slow
@@ -285,8 +289,8 @@ def test_training_rows_are_what_a_rollout_records(family: str, tmp_path: Path) -
 def test_the_script_is_deterministic_and_makes_the_bundles_tokenizers(tmp_path: Path) -> None:
     """Two processes that hash differently make the same bytes.
 
-    The tokenizers that are not trained on all their texts (of tools and the lake: half a minute,
-    with ARL_EXHAUSTIVE=1) are the bundles' but for the order, and a seventh at most, of the tokens.
+    The tokenizers that are not trained on all their texts (but for math: half a minute, with
+    ARL_EXHAUSTIVE=1) are the bundles' but for the order, and a seventh at most, of the tokens.
     """
     made = [tmp_path / name for name in ("forked", "executed")]
     program = MAKE_ALL.replace("FAMILIES", repr(TEXTS))
@@ -316,9 +320,24 @@ def are_alike(tokenizer: dict[str, Any], bundle: Path, *, whole: bool) -> None:
     assert tokenizer == bundled
 
 
+CODE = """
+import json
+from code_habits import CODE
+
+print(json.dumps([CODE.options, CODE.max_tokens]))
+"""
+
+
+@pytest.mark.slow
+def test_the_example_asks_for_the_programs_that_the_model_knows(tmp_path: Path) -> None:
+    config = load_config(SCRIPTS.parents[1] / "examples" / "programs.toml")
+    options, max_tokens = json.loads(python(CODE, tmp_path))
+    assert (config.env.options, config.rollout.max_tokens) == (options, max_tokens)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_right_now_and_then(family: str, tmp_path: Path) -> None:
-    reward = float(python(PLAY, tmp_path, family, ENVS[family], str(PLAYED[family])))
+    reward = float(python(PLAY, tmp_path, family, str(PLAYED[family])))
     low, high = REWARDS[family]
     assert low < reward < high

@@ -55,7 +55,8 @@ class ModelConfig(Section):
 
     path: str = "bundled"
     """"bundled" (the tiny model of this package that was warmed up for the environment; or name
-    it: bundled/math, bundled/tools, bundled/frozenlake), a local folder, or a Hugging Face id;
-    with engine.type "openai", the model's name at that URL, with "litellm" PROVIDER/NAME."""
+    it: bundled/math, bundled/tools, bundled/frozenlake, bundled/code), a local folder, or a
+    Hugging Face id; with engine.type "openai", the model's name at that URL, with "litellm"
+    PROVIDER/NAME."""
     revision: str | None = None
     """Commit, tag or branch of a Hugging Face id."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from agentgym_rl.env import Message, ToolSpec
 
@@ -77,6 +78,11 @@ class Family:
     """Those of the environment, which the chat template writes out."""
     demonstrate: Callable[[random.Random, Stage], list[Message]]
     """A whole conversation, from the first message to the last of the assistant."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the environment, with which it is measured."""
+    needs_sandboxes: bool = False
+    max_tokens: int = 48
+    """Of a turn, when it is measured."""
     plan: WarmUp = field(default_factory=WarmUp)
     size: Size = field(default_factory=Size)
     vocabulary: Vocabulary = field(default_factory=Vocabulary)

@@ -70,7 +70,7 @@ def main() -> None:
     size = sum(file.stat().st_size for file in options.out.iterdir())
     print(f"wrote {options.out} ({size:,} bytes)", flush=True)
     if options.tasks:
-        for line in measure_folder(options.out, family.env, num_tasks=options.tasks):
+        for line in measure_folder(options.out, family, num_tasks=options.tasks):
             print(line, flush=True)
 
 
