@@ -183,9 +183,8 @@ class Controller:
         if again is not None:
             self._hand_out(step, again, overlap=math.nan)
             return
-        stale = self.buffer.drop_stale()
-        if stale:
-            await self._episodes.drop(stale, "stale")
+        while stale := self.buffer.drop_stale():
+            await self._episodes.drop(stale, "stale")  # meanwhile another may end, as old as these
         if not self._ready_for(step):
             return
         groups = self.buffer.take()

@@ -1,26 +1,47 @@
 """An environment with slow tasks, and an agent that fails (tests/e2e puts this on the path)."""
 
 import asyncio
+import time
+from pathlib import Path
 
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent
 
+TIMEOUT_S = 60.0
+
 
 class Straggler(MathEnv):
-    """Every fifth task or so takes a second longer than the others, at its first step."""
+    """The third task and the eleventh take `steps` training steps of their run longer than others.
 
-    slow = False
+    They wait for steps, not for seconds: what is stale depends on how fast the machine trains.
+    With more of them the others would not fill the batches that they wait for.
+    """
+
+    def __init__(self, *, metrics: str, steps: int) -> None:
+        super().__init__()
+        self.metrics, self.steps = Path(metrics), steps
+        self.slow = False
+
+    @classmethod
+    def task_source(cls, split, *, seed, **options):
+        return super().task_source(split, seed=seed)
 
     async def reset(self, *, seed=None, options=None):
         first = await super().reset(seed=seed, options=options)
-        self.slow = options["task"].seed % 5 == 0
+        self.slow = options["task"].id.endswith(("-2", "-10"))
         return first
+
+    def _trained(self) -> int:
+        return len(self.metrics.read_text().splitlines()) if self.metrics.exists() else 0
 
     async def step(self, action):
         if self.slow:
             self.slow = False
-            await asyncio.sleep(4)
+            until, end = self._trained() + self.steps, time.monotonic() + TIMEOUT_S
+            while self._trained() < until:
+                assert time.monotonic() < end, f"no {self.steps} steps in {TIMEOUT_S} s"
+                await asyncio.sleep(0.1)
         return await super().step(action)
 
 

@@ -98,9 +98,11 @@ def test_two_ranks_warm_up_and_train_one_run(start, tmp_path):
     assert (about["model"], about["rows"]) == ("bundled/math", 24)
 
 
-def test_stragglers_are_dropped_and_their_budget_returned(start):
+def test_stragglers_are_dropped_and_their_budget_returned(start, tmp_path):
     run = start(
         "--env=straggler:Straggler",
+        f"--env.options.metrics={tmp_path}/run0/metrics.jsonl",
+        "--env.options.steps=3",
         "--steps=8",
         "--rollout.max_staleness=1",
         "--eval.num_tasks=0",

@@ -132,6 +132,32 @@ def test_stale_groups_are_dropped_at_the_lease_and_counted(tmp_path, group, monk
     asyncio.run(play())
 
 
+def test_a_stale_group_that_ends_while_another_is_dropped_is_dropped_too(
+    tmp_path, group, monkeypatch
+):
+    monkeypatch.setattr(module, "LONG_POLL_S", 0.05)
+    drop = EpisodeLog.drop
+
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            late = [group("older", [0])]
+
+            async def drop_slowly(log, groups, cause):
+                await drop(log, groups, cause)
+                if late:
+                    await s.add(late.pop())
+
+            monkeypatch.setattr(EpisodeLog, "drop", drop_slowly)
+            for name, version in (("old", 0), ("new", 2), ("newer", 2)):
+                await s.add(group(name, [version]))
+            s.controller.buffer.publish(2)
+            shard = BatchShard.unpack(await (await s.http.get("/batch/2?rank=0")).read())
+            assert set(shard.group_ids) == {"new", "newer"}
+            assert s.controller.buffer.dropped == {"stale": 2}
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
