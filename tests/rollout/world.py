@@ -155,18 +155,18 @@ class World:
         if not todo:
             self._do(self._finish(playing))
 
-    def play(self, moves: Sequence[tuple[int, int, str, int]], *, asks: bool) -> None:
-        """Episodes end: of which group, how many versions ago they began, how they went, and so
-        many turns of the event loop from now. `asks`: meanwhile the trainer asks for its batch."""
+    def play(self, moves: Sequence[tuple[int, int, str]], *, asks: bool) -> None:
+        """Episodes end, all at once: of which group, how many versions ago they began, and how
+        they went. `asks`: meanwhile the trainer asks for its batch."""
 
         async def together() -> None:
             async with asyncio.TaskGroup() as tasks:
-                for pick, lag, how, turns in moves:
+                for pick, lag, how in moves:
                     able = [playing for playing in self.playing.values() if playing.todo]
                     if able := able[self._held :] or able:
                         playing = able[pick % len(able)]
                         name = playing.todo.pop(0)
-                        tasks.create_task(self._play(playing, name, lag, how, turns))
+                        tasks.create_task(self._play(playing, name, lag, how))
                 if asks and self.hand is None and self.is_ready:
                     tasks.create_task(self._ask())
 
@@ -244,7 +244,7 @@ class World:
                 self.start()
             groups = len(self.playing)
             groups = groups - self._held if groups > self._held else groups
-            self.play([(0, 9, "well", 0)] * SIZE * groups, asks=False)
+            self.play([(0, 9, "well")] * SIZE * groups, asks=False)
             self.ask()
             self.report()
         assert self.life.trainer.step == STEPS, "the run stands still"
@@ -352,9 +352,7 @@ class World:
         stack.enter_context(closing(log))
         self.life = Life(self.config, self.run, log, stack)
 
-    async def _play(self, playing: Playing, name: str, lag: int, how: str, turns: int) -> None:
-        for _ in range(turns):
-            await asyncio.sleep(0)
+    async def _play(self, playing: Playing, name: str, lag: int, how: str) -> None:
         oldest = max(playing.since, self.version - lag)
         episode = Trajectory(
             episode_id=name,
