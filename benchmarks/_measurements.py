@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,12 @@ def overview(found: Sequence[Kept]) -> str:
         met = f"failed: {kept.error}" if kept.error else verdict(kept.result)
         when = f"{kept.seconds:,.0f} s, {kept.load[0]} to {kept.load[1]}"
         cells = (f"`{kept.command}`", kept.date, when, said, met)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(_line(cell.replace("|", chr(92) + "|") for cell in cells))
     return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def controller(kept: Kept) -> str:
@@ -74,7 +78,7 @@ def controller(kept: Kept) -> str:
             f"{row['rss_end_mb']:,} MB",
             f"{100 * row['growth']:.1f} %",
         )
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
@@ -95,7 +99,7 @@ def faults(rows: Sequence[Row]) -> str:
             _spread(line, "full_speed_s"),
             *(str(line[key]) for key in (*lost, "false_alarms")),
         )
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
