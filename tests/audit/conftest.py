@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from agentgym_rl import cli
 from agentgym_rl.batch import StepReport
 from agentgym_rl.buffer import Group
 from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.task import Task
@@ -47,17 +48,15 @@ class Policy:
         KV is that of each token's own version, unless `old_kv` keeps what was computed.
         """
         rng = np.random.default_rng(seed)
-        tokens, columns, cache = [], [], None
+        tokens, columns, cache = [], [], DynamicCache()
         for turn, versions in enumerate(turns):
             tokens += rng.integers(5, 200, 6).tolist()
             columns += [(False, 0.0, -1, -1, 0.0, -1)] * 6
             for version in versions:
                 self.load(version)
-                done = cache.get_seq_length() if cache else 0
-                out = self.model(
-                    torch.tensor([tokens[done:]]), past_key_values=cache, use_cache=True
-                )
-                cache = out.past_key_values if old_kv else None
+                cache = cache if old_kv else DynamicCache()
+                fed = torch.tensor([tokens[cache.get_seq_length() :]])
+                out = self.model(fed, **{cache_argument(self.model): cache})
                 logprobs = torch.log_softmax(out.logits[0, -1] / temperature, -1)
                 tokens.append(int(rng.choice(len(logprobs), p=_normal(logprobs.exp().numpy()))))
                 row = (True, float(logprobs[tokens[-1]]), version, versions[0], temperature, turn)

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from agentgym_rl.engine import SamplingParams
 from agentgym_rl.engines.embedded.journal import read_journal
+from agentgym_rl.engines.embedded.module_decoder import cache_argument
 from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights.adapter import base_checksum, merged, named, read_base
 from agentgym_rl.weights.files import write_version
@@ -133,8 +135,8 @@ def _replay(old, new, prompt, ids, boundary):
     tokens = torch.tensor([[*prompt, *ids]])
     cut = len(prompt) + boundary - 1  # the first token the new weights were fed
     with torch.inference_mode():
-        first = old(tokens[:, :cut], use_cache=True)
-        second = new(tokens[:, cut:], past_key_values=first.past_key_values, use_cache=True)
+        kept = {cache_argument(old): DynamicCache()}
+        first, second = old(tokens[:, :cut], **kept), new(tokens[:, cut:], **kept)
     logits = torch.cat([first.logits, second.logits], dim=1)[0, len(prompt) - 1 : -1]
     scores = torch.log_softmax(logits, -1)
     return scores.gather(1, torch.tensor(ids)[:, None]).squeeze(1).tolist()

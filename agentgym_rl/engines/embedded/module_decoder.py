@@ -14,6 +14,12 @@ from .decoder import Decoder, Segment, Swap
 from .kv import SlotKV
 
 
+def cache_argument(module: Any) -> str:
+    """What `module.forward` calls its KV cache; transformers renamed it in 5.24."""
+    accepted = inspect.signature(module.forward).parameters
+    return "cache" if "cache" in accepted else "past_key_values"
+
+
 class ModuleDecoder(Decoder):
     """Common half of the decoders that run a transformers module: its weights."""
 
@@ -56,6 +62,7 @@ class CachedDecoder(ModuleDecoder):
         self._kv = kv
         accepted = inspect.signature(module.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._cached = {cache_argument(module): self._cache}
 
     @staticmethod
     def obstacle(module: Any, max_model_len: int) -> str | None:
@@ -105,8 +112,8 @@ class CachedDecoder(ModuleDecoder):
             input_ids=tokens,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=self._cache,
             use_cache=True,
+            **self._cached,
             **self._last_only,
         ).logits
 
