@@ -27,6 +27,9 @@ class ProcessSpec:
     """True: exit code 0 is success. False: any exit before it is asked to is an error."""
     restartable: bool = False
     """True: whoever started it watches it, and starts it again. False: its death ends the run."""
+    runs_strangers: bool = False
+    """True: below it, in sandboxes, are programs that a model wrote. That one of these is stopped
+    says nothing of the process; of any other it says that it is frozen."""
     imports: Sequence[str] = ()
     """Of `python -m` that uses no GPU: the slow modules it needs, from which it may be forked."""
 

@@ -32,6 +32,7 @@ def worker_process(
         env={"ARL_TOKEN": token, **worker_environment(config)},
         finite=True,
         restartable=True,
+        runs_strangers=True,
         imports=worker_imports(config),
     )
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
-    "errors log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock",
+    "errors log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
     "garbage out_of_memory runs",
     "config loading gymnasium_ids json_values estimates new_file",
     "model schedule eval_records group_commit",
@@ -55,7 +55,7 @@ SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
 """Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
 
 FOR_PLUGINS = {
-    *("errors", "log", "asgi", "config", "loading", "registry", "specs"),
+    *("errors", "log", "asgi", "vital", "config", "loading", "registry", "specs"),
     *("data", "sync_env", "tool_env", "verifier", "wrappers"),
     *SIBLINGS,
 }

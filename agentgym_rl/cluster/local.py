@@ -24,10 +24,10 @@ import aiohttp
 
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.process import ProcessSpec, free_port
+from agentgym_rl.vital import Vital, state
 
 from .forking import ForkedProcess, Forks
 from .parent import die_with_parent
-from .vital import Vital, state
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class LocalProcesses:
         """
         spec, process = self._children[name]
         deadline = time.monotonic() + timeout_s
-        vital = Vital(process.pid)
+        vital = _vital(spec, process)
         async with _asking() as http:
             while time.monotonic() < deadline:
                 if process.returncode is not None:
@@ -196,7 +196,7 @@ class LocalProcesses:
         Returns what happened, or None for a finite child that ended well.
         """
         spec, process = self._children[name]
-        vital, silent_s, asked = Vital(process.pid), 0.0, time.monotonic()
+        vital, silent_s, asked = _vital(spec, process), 0.0, time.monotonic()
         async with _asking() as http:
             while process.returncode is None:
                 await asyncio.sleep(POLL_S)
@@ -264,6 +264,10 @@ class LocalProcesses:
         if causes:
             tail = [f"the first error in it: {causes[0].strip()}", "...", *tail]
         return "\n".join(f"    {line}" for line in tail) or "    (empty)"
+
+
+def _vital(spec: ProcessSpec, process: Process | ForkedProcess) -> Vital:
+    return Vital(process.pid, depth=0) if spec.runs_strangers else Vital(process.pid)
 
 
 def _asking() -> aiohttp.ClientSession:

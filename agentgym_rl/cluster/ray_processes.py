@@ -27,12 +27,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from agentgym_rl.errors import ConfigError, ProcessDied
 from agentgym_rl.process import ProcessSpec
+from agentgym_rl.vital import state
 
 from .demand import Demand
 from .ray_answers import answer, end_of
 from .ray_host import Found, Host, check_found, check_import
 from .ray_nodes import own_address
-from .vital import state
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.errors import ConfigError, VerifierError
+from agentgym_rl.vital import LOOK_EVERY_S
 
 from . import wire
 from .imports import Imports
 from .worker import Worker
 from .zygote import Zygote
+
+log = logging.getLogger(__name__)
 
 MAX_FAILURES = 8
 """Workers in a row that die before they are ready."""
@@ -67,6 +71,7 @@ class Crew:
         self._retry: asyncio.TimerHandle | None = None
         self._over: VerifierError | None = None
         self._zygote = self._make_zygote()
+        self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
 
     # ------------------------------------------------------------------ life
     async def started(self) -> None:
@@ -84,6 +89,7 @@ class Crew:
 
     def _stop(self, error: VerifierError) -> None:
         self._over = error
+        self._next_look.cancel()
         self._imports.fail(error)
         if self._retry is not None:
             self._retry.cancel()
@@ -134,6 +140,15 @@ class Crew:
         how = f"the process that forks the workers died: {_how(code)}"
         self._replace_zygote(how, words, blameless=code in _FROM_OUTSIDE)
 
+    def _look(self) -> None:
+        """A frozen zygote makes no workers; those that there are would do for a while."""
+        self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
+        if self._retry is None and self._zygote.frozen():
+            words = self._zygote.last_words()
+            self._zygote.kill()
+            how = "the process that forks the workers was frozen: somebody had stopped it (SIGSTOP)"
+            self._replace_zygote(how, words, blameless=True)
+
     def _import_late(self, limit_s: float) -> None:
         if self._retry is not None:  # there is none to import anything, and one is on its way
             return
@@ -146,6 +161,7 @@ class Crew:
     def _replace_zygote(self, how: str, words: str, *, blameless: bool) -> None:
         """With all its workers; what it was importing is not tried again, all else is."""
         how = "\n".join(filter(None, [how, words]))
+        log.warning("the verifier pool begins anew: %s", how)
         if target := self._imports.current:
             killed = VerifierError(f"importing {target!r} was cut short: {how}; {_ROOM_ENOUGH}")
             self._imports.ended(target, killed if blameless else _not_callable(target, how))

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from agentgym_rl.vital import Vital
+
 from . import wire
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Zygote:
         self._unsent: deque[bytes] = deque()
         path = [os.path.abspath(entry) for entry in sys.path]
         self._control, self._errors, self._process = _begin(path)
+        self._vital = Vital(self._process.pid, depth=0)
         config = {
             "path": path,
             "host": os.getpid(),
@@ -93,6 +96,10 @@ class Zygote:
                 return
             name, *rest = wire.decode(data)
             self._on_message(name, rest, handles)
+
+    def frozen(self) -> bool:
+        """Whether it is, by now: somebody has stopped it. To be asked again and again."""
+        return self._vital.frozen() is not None
 
     def last_words(self) -> str:
         """The end of what it, or a module it imported, wrote on stderr."""

@@ -270,19 +270,65 @@ def test_a_run_that_ends_as_its_sandbox_is_closed_prepares_nothing_for_the_next_
     play(scenario, slots=1)
 
 
-@pytest.mark.slow
-def test_a_slot_that_is_stopped_costs_the_run_and_not_the_pool():
+WHOM = {"process 1": lambda outer: children(outer)[0], "the outer process": lambda outer: outer}
+
+
+@pytest.mark.parametrize("whom", WHOM)
+@pytest.mark.parametrize("wall_s", [0.2, 10.0])
+def test_a_frozen_slot_is_lost_within_5_s_whatever_its_program_did_in_time(whom, wall_s, caplog):
+    """A run that has no answer in time is no `timeout`: a verdict would be a guess."""
+
     async def scenario(backend):
         (outer,) = outer_processes()
         sandbox = await backend.create()
         await sandbox.list_files()  # a process waits
-        os.kill(children(outer)[0], signal.SIGSTOP)
-        result = await sandbox.run_python(HANG, limits=Limits(wall_s=0.2))
-        assert (result.status, result.state_lost) == (Status.TIMEOUT, True)
+        os.kill(WHOM[whom](outer), signal.SIGSTOP)
+        start = time.monotonic()
+        with pytest.raises(SandboxLost, match=r"is frozen: somebody has stopped its process \d+"):
+            await sandbox.run_python(HANG, limits=Limits(wall_s=wall_s))
+        assert time.monotonic() - start < 5
         await sandbox.close()
         async with await backend.create(timeout_s=10) as other:
             assert (await other.run_python("pass")).ok
-        assert backend.stats().lost == 0  # a limit was the cause
+        assert backend.stats().lost == 1
+        await until(lambda: not Path(f"/proc/{outer}").exists())
+
+    play(scenario, slots=1)
+    assert "sandbox slot 0 is lost: it is frozen" in caplog.text
+
+
+def test_frozen_slots_that_nobody_uses_are_replaced():
+    async def scenario(backend):
+        stopped = outer_processes()
+        for outer in stopped:
+            os.kill(children(outer)[0], signal.SIGSTOP)
+        await until(lambda: backend.stats().respawns == 2)
+        assert not set(stopped) & set(outer_processes())
+
+    play(scenario, slots=2)
+
+
+def test_a_cell_in_a_frozen_slot_is_lost_too():
+    async def scenario(backend):
+        (outer,) = outer_processes()
+        async with await backend.create() as sandbox:
+            session = await sandbox.open_session()
+            assert (await session.run("print(1)")).stdout == b"1\n"
+            os.kill(children(outer)[0], signal.SIGSTOP)
+            with pytest.raises(SandboxLost, match="is frozen"):
+                await session.run(HANG, timeout_s=0.2)
+
+    play(scenario, slots=1)
+
+
+def test_a_program_that_stops_itself_freezes_no_slot():
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+
+    async def scenario(backend):
+        async with await backend.create() as sandbox:
+            result = await sandbox.run_python(code, limits=Limits(wall_s=2.5))
+            assert (result.status, result.state_lost) == (Status.TIMEOUT, False)
+        assert (backend.stats().lost, backend.stats().respawns) == (0, 0)
 
     play(scenario, slots=1)
 

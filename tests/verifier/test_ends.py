@@ -131,6 +131,22 @@ def test_a_dead_zygote_is_replaced_and_counts_against_no_call():
     assert (called.status, called.attempts, after.value) == ("done", 1, 3)
 
 
+def test_a_frozen_zygote_is_replaced_before_anybody_needs_it(caplog):
+    async def main():
+        async with VerifierPool(1) as pool:
+            zygote = _parent((await pool.call("judges:pid")).value)
+            start = time.monotonic()
+            os.kill(zygote, signal.SIGSTOP)
+            while pool._crew._zygote._process.pid == zygote:
+                assert time.monotonic() - start < 5
+                await asyncio.sleep(0.05)
+            return await pool.call("judges:add", 1, 2, fresh=True)
+
+    called = asyncio.run(main())
+    assert (called.status, called.value, called.attempts) == ("done", 3, 1)
+    assert "the process that forks the workers was frozen" in caplog.text
+
+
 def test_zygotes_that_keep_dying_are_an_error():
     async def main():
         async with VerifierPool(1) as pool:

@@ -28,6 +28,7 @@ from agentgym_rl.sandbox import (
     SandboxBackend,
     SandboxStats,
 )
+from agentgym_rl.vital import LOOK_EVERY_S
 
 from . import cgroup
 from .interpreter import slot_config
@@ -137,8 +138,9 @@ class LocalBackend(SandboxBackend):
             except (SandboxLost, OSError) as error:
                 raise SandboxUnavailable(f"the sandbox slots could not start: {error}") from error
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            keeper = tasks.create_task(self._keep(), name="sandbox keeper")
-            stack.callback(keeper.cancel)
+            for part in (self._keep, self._watch):
+                keeper = tasks.create_task(part(), name=f"sandboxes: {part.__name__}")
+                stack.callback(keeper.cancel)
             self._stack = stack.pop_all()
         log.info("%d sandbox slots ready", self._num_slots)
         return self
@@ -383,7 +385,18 @@ class LocalBackend(SandboxBackend):
         slot.fresh(self._limits.disk_mb)
         self._offer(slot)
 
+    async def _watch(self) -> None:
+        """Find the slots that somebody has frozen, all of them in the same turn of the loop."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for slot in list(self._slots):
+                slot.look()
+
     def _lost(self, slot: Slot) -> None:
+        if slot.was_ready and slot.executions < self._max_executions and not self._closing:
+            log.warning(
+                "sandbox slot %d is lost: %s; another takes its place", slot.index, slot.dead
+            )
         self._slots.discard(slot)
         self._dying.add(slot)
         if slot in self._free:

@@ -95,6 +95,7 @@ class Run:
 
     def _stop(self, status: Status) -> None:
         if self._why is None and not self._child.ended.done():
+            self._slot.look_now()  # what it did not hear of in time may have been done in time
             self._why = status
             self._slot.kill(self._child)
 
@@ -126,6 +127,8 @@ class Run:
 
     def _lost(self, error: SandboxLost, output: Output, oom_kills: int) -> ExecResult:
         """A program that took the slot with it is the program's doing, when a limit says so."""
+        if self._slot.frozen:
+            raise error
         status = self._why
         if status is None and self._slot.oom_kills() > oom_kills:
             status = Status.MEMORY_LIMIT

@@ -223,6 +223,7 @@ class LocalSession(Session):
         if self._reply is None or self._reply.done() or self._why:
             return
         assert self._alarm is not None
+        self._slot.look_now()
         self._alarm.cancel()
         self._why = status
         self._signal(signal.SIGINT)
@@ -238,6 +239,10 @@ class LocalSession(Session):
 
     async def _verdict(self, said: bytes, oom_kills: int) -> tuple[Status, int | None]:
         if not said:
+            self._slot.look_now()
+            if self._slot.frozen:
+                self.drop(self._slot.dead)
+                self._check_open()
             return self._why or await self._cause_of_death(oom_kills), None
         if self.kind == "python":
             told = {0: Status.OK, 2: Status.MEMORY_LIMIT}.get(said[0], Status.ERROR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentgym_rl.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.vital import Vital
 
 from .cgroup import Cgroup
 from .child import Child, Ended
@@ -73,6 +75,8 @@ class Slot:
         """The one that waits."""
         self.dead = ""
         """Why it is of no use any more."""
+        self.frozen = False
+        """Somebody had stopped it: what its programs did not do in time is not their doing."""
         self.disk_mb = 0
         """Size of the work folder."""
         self._config = config
@@ -93,6 +97,8 @@ class Slot:
         self._replaced = 0
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._vital: Vital | None = None
+        """Of what is ours in it; programs may stop themselves."""
         self._lone_end: LoneEnd | None = None
         self._control: socket.socket | None = None
 
@@ -143,7 +149,32 @@ class Slot:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+        # In namespaces: the process outside, and process 1.
+        self._vital = Vital(self._process.pid, depth=0 if self._is_lone else 1)
         self._loop.add_reader(mine, self._read)
+
+    @property
+    def _is_lone(self) -> bool:
+        return self._config.isolation == "landlock"
+
+    def look(self) -> None:
+        """Close it if it is frozen by now; to be called again and again."""
+        if not self._closed and self._vital is not None and (pid := self._vital.frozen()):
+            self._close_frozen(pid)
+
+    def look_now(self) -> None:
+        """Close it if it is stopped at this moment, as something took too long."""
+        if not self._closed and self._vital is not None and (pid := self._vital.stopped()):
+            self._close_frozen(pid)
+
+    def _close_frozen(self, pid: int) -> None:
+        self.frozen = True
+        self.close(f"it is frozen: somebody has stopped its process {pid} (SIGSTOP)")
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has ever had a work folder."""
+        return self._life > 0
 
     def close(self, why: str = "closed") -> None:
         """Kill everything in it; `gone` says when that has happened. Idempotent."""
@@ -157,7 +188,9 @@ class Slot:
             self._loop.remove_reader(self._control)
             self._control.close()
             self._control = None
-        if self._process is not None and self._config.isolation == "landlock":
+        if self._process is not None and self.frozen:
+            self._process.send_signal(signal.SIGCONT)  # or it would never end
+        if self._process is not None and self._is_lone:
             # It ends its children, and what they left, as nobody listens any more.
             sweep = [*self._config.command(), "sweep", tempfile.gettempdir()]
             self._lone_end = LoneEnd(self._process, sweep)
@@ -263,9 +296,12 @@ class Slot:
         """Kill its program, and the slot with it where that does not help."""
         if child.number not in self._children or child.number in self._kills:
             return
-        why = f"a program could not be killed within {KILL_GRACE_S:g} s"
-        self._kills[child.number] = self._loop.call_later(KILL_GRACE_S, self.close, why)
+        self._kills[child.number] = self._loop.call_later(KILL_GRACE_S, self._unkillable)
         self._command(wire.KILL, child.number)
+
+    def _unkillable(self) -> None:
+        self.look_now()
+        self.close(f"a program could not be killed within {KILL_GRACE_S:g} s")
 
     def interrupt(self, child: Child) -> None:
         self._command(wire.INTERRUPT, child.number)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl.cluster import vital
-from agentgym_rl.cluster.vital import STOPPED_LOOKS, Vital, state
+from agentgym_rl import vital
+from agentgym_rl.vital import STOPPED_LOOKS, Vital, state
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"
@@ -91,6 +91,8 @@ def test_a_stopped_child_of_it_is_seen(start):
     reach(child, "T")
     watch = Vital(parent.pid)
     assert [watch.frozen() for _ in range(STOPPED_LOOKS)][-1] == child
+    blind = Vital(parent.pid, depth=0)
+    assert [blind.frozen() for _ in range(STOPPED_LOOKS)] == [None] * STOPPED_LOOKS
 
 
 def test_what_is_gone_has_no_state():

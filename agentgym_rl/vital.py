@@ -19,6 +19,8 @@ STOPPED_LOOKS = 6
 counts as frozen. Looks are counted, and not seconds: whoever was stopped itself has seen nothing
 meanwhile."""
 
+ALL_BELOW = 32
+
 
 def state(pid: int) -> str:
     """The letter that proc(5) has for a process: "R", "S", "D", "T" (stopped), "Z" (ended, and
@@ -40,10 +42,16 @@ def switches(pid: int) -> int:
 
 
 class Vital:
-    """Looks at a process and those below it."""
+    """Looks at a process and those below it.
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    Args:
+        pid: It.
+        depth: Generations below it that are looked at, too; what strangers' programs run in is
+            none of them: these may stop themselves.
+    """
+
+    def __init__(self, pid: int, *, depth: int = ALL_BELOW) -> None:
+        self._pid, self._depth = pid, depth
         self._looked_s = 0.0
         self._stopped: tuple[int, int] | None = None
         """What the last look found stopped, and its switches."""
@@ -58,11 +66,15 @@ class Vital:
             return None
         self._looked_s = now
         before = self._stopped
-        pid = next((pid for pid in _family(self._pid) if state(pid) == "T"), None)
+        pid = self.stopped()
         self._stopped = None if pid is None else (pid, switches(pid))
         again = self._stopped_looks if self._stopped == before else 0
         self._stopped_looks = 0 if pid is None else again + 1
         return pid if self._stopped_looks >= STOPPED_LOOKS else None
+
+    def stopped(self) -> int | None:
+        """The process that is stopped at this moment, or None."""
+        return next((pid for pid in _family(self._pid, self._depth) if state(pid) == "T"), None)
 
     @property
     def runs(self) -> bool:
@@ -70,9 +82,11 @@ class Vital:
         return not self._stopped_looks
 
 
-def _family(pid: int) -> Iterator[int]:
+def _family(pid: int, depth: int) -> Iterator[int]:
     """A process and what its main thread, and theirs, have started."""
     yield pid
+    if not depth:
+        return
     with contextlib.suppress(OSError):
         for child in (PROC / f"{pid}/task/{pid}/children").read_text().split():
-            yield from _family(int(child))
+            yield from _family(int(child), depth - 1)
