@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from .task import TaskSource
 
 MARK = "config.toml"
 TASKS = "tasks.json"
+LOCK = "lock"
+"""The kernel says whether it is held; in it are the process, and the machine, that had it last."""
 
 
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
@@ -90,7 +94,7 @@ def release_if_unused(folder: Path) -> None:
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
+            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)
@@ -104,14 +108,38 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: a living run has it.
     """
-    with (folder / "lock").open("w") as lock:
+    with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
                 f"{shown(folder)} is the folder of a run that lives: another `arl` is at work there"
             ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {socket.gethostname()}\n")
+        lock.flush()
         yield
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process has it; nothing is written to find out."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def holder(folder: Path) -> int:
+    """The process of this machine that has it, if it is held; 0 where nobody knows."""
+    try:
+        pid, host = (folder / LOCK).read_text(encoding="utf-8").split()
+        return int(pid) if host == socket.gethostname() else 0
+    except (OSError, ValueError):  # not there, or of an earlier version
+        return 0
 
 
 def shown(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import shutil
 import tomllib
@@ -15,9 +14,10 @@ from typing import Any, Literal
 from .config.difference import differences
 from .errors import ConfigError
 from .eval_records import LINES
-from .run_dir import MARK, held, shown
+from .run_dir import MARK, held, holder, is_held, shown
+from .vital import state
 
-State = Literal["running", "finished", "stopped"]
+State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5
 """Batches over which the newest numbers are averaged."""
 MEANS: Mapping[str, str] = {
@@ -37,7 +37,8 @@ class RunSummary:
     run: str
     """Its folder, as one would type it here."""
     state: State
-    """`stopped`: it ended before its last batch; `arl train --resume` goes on with it."""
+    """`stopped`: it ended before its last batch; `arl train --resume` goes on with it. `frozen`:
+    somebody has stopped its `arl train`, which goes on with `fg` or `kill -CONT`."""
     env: str
     agent: str
     engine: str
@@ -143,21 +144,9 @@ def _lines(file: Path) -> list[Mapping[str, Any]]:
 
 def state_of(folder: Path, batches: int, planned: int) -> State:
     """Of the run there, which has trained `batches` of `planned`."""
-    if _is_held(folder):
-        return "running"
+    if is_held(folder):
+        return "frozen" if state(holder(folder)) == "T" else "running"
     return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
-
-
-def _is_held(folder: Path) -> bool:
-    """Whether a process is at work there; nothing is written to find out."""
-    try:
-        with (folder / "lock").open(encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _of(config: Mapping[str, Any], section: str) -> str:

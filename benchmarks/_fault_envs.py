@@ -1,5 +1,8 @@
-"""Environments of which a call never returns, once, as soon as somebody asks for it
-(benchmarks/faults.py): the folder ARL_FAULT_DIR has a file `hang` then."""
+"""What is played while a run is broken (benchmarks/faults.py).
+
+Some calls never return, once, as soon as somebody asks for it: the folder ARL_FAULT_DIR has a file
+`hang` then. Others are always right, so that whoever is paid less was paid for somebody's failure.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from arl_envs.code.oracle import solution_of, submission
 from arl_envs.math.env import MathEnv
 
+from agentgym_rl import Agent
 from agentgym_rl.env import Message, Step
 
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
@@ -24,13 +29,20 @@ def _say(name: str) -> None:
     part.rename(FOLDER / name)
 
 
+def _asked() -> bool:
+    """Whether somebody has asked, which counts for one call."""
+    try:
+        (FOLDER / "hang").unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 class _Hangs(MathEnv):
     _hangs = False
 
     async def _maybe_hang(self) -> None:
-        try:
-            (FOLDER / "hang").unlink()
-        except FileNotFoundError:
+        if not _asked():
             return
         self._hangs = True
         _say("hung")
@@ -59,3 +71,52 @@ class HangingEnv(_Hangs):
     ) -> tuple[list[Message], dict[str, Any]]:
         await self._maybe_hang()
         return await super().reset(seed=seed, options=options)
+
+
+class Submits(Agent):
+    """Of the environment `code`: has the model say something, and submits the right program.
+
+    Where somebody asks, a program that stops itself is tried before.
+    """
+
+    async def run(self, env: Any, client: Any, *, model: str, task: Any) -> None:
+        messages, _ = await env.reset()
+        await client.chat.completions.create(model=model, messages=messages)
+        if _asked():
+            await env.step(_STOPS)
+            _say("found")
+        await env.step(submission(solution_of(task)))
+
+
+_STOPS: Message = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {
+            "id": "c",
+            "type": "function",
+            "function": {
+                "name": "python",
+                "arguments": '{"code": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"}',
+            },
+        }
+    ],
+}
+
+
+def right(number: int) -> int:
+    """What the verifier pool is asked."""
+    return 7 * number
+
+
+class Judged(MathEnv):
+    """Any reply is paid if the verifier pool knows what 6 times 7 is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.uses_verifier = True
+
+    async def step(self, action: Message) -> Step:
+        # In a fresh worker, which has to be forked: those that there are would do without a host.
+        called = await self._verifier.call("benchmarks._fault_envs:right", 6, fresh=True)
+        return Step([], float(called.value == 42), True, False, {})

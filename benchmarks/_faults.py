@@ -38,6 +38,63 @@ def _stutter(command: str) -> Injection:
     return inject
 
 
+def _hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
+    """To all of the run's own children that are called so at once, or to their first children."""
+
+    def inject(run: FaultyRun) -> None:
+        for pid in run.hosts(words):
+            for _ in range(below):
+                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+            os.kill(pid, number)
+
+    return inject
+
+
+def _stutter_hosts(words: str) -> Injection:
+    """Mostly stopped, for ten seconds; never for long."""
+
+    def inject(run: FaultyRun) -> None:
+        hosts = run.hosts(words)
+        for _ in range(10):
+            for number, seconds in ((signal.SIGSTOP, 0.8), (signal.SIGCONT, 0.2)):
+                for pid in hosts:
+                    os.kill(pid, number)
+                time.sleep(seconds)
+
+    return inject
+
+
+def _freeze_controller(run: FaultyRun) -> float:
+    """For ten seconds, which is nobody's failure; its trainer has to notice."""
+    log, stopped = run.folder / "logs/trainer-0.log", time.monotonic()
+    os.kill(run.pid, signal.SIGSTOP)
+    try:
+        while f"process {run.pid}, which started this one, is frozen" not in log.read_text():
+            if time.monotonic() > stopped + 30:
+                raise RuntimeError("nobody noticed that the controller is frozen")
+            time.sleep(0.02)
+        (run.folder.parent / "found").write_text(repr(time.monotonic()))
+        time.sleep(max(0.0, stopped + 10 - time.monotonic()))
+    finally:
+        os.kill(run.pid, signal.SIGCONT)
+    return stopped
+
+
+def _stutter_controller(run: FaultyRun) -> None:
+    for _ in range(10):
+        os.kill(run.pid, signal.SIGSTOP)
+        time.sleep(0.8)
+        os.kill(run.pid, signal.SIGCONT)
+        time.sleep(0.2)
+
+
+def _ask_to_stop(run: FaultyRun) -> None:
+    """The next program that a model wrote stops itself; it is over when its time is."""
+    folder = run.folder.parent
+    (folder / "hang").touch()
+    run.wait(lambda: (folder / "found").exists(), "a program to stop itself")
+
+
 def _load(seconds: float) -> Injection:
     """Eight busy loops beside the run."""
     code = f"import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
@@ -81,6 +138,12 @@ def _hang(run: FaultyRun) -> float:
 _ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
 _WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
 _HANG = ("--rollout.tool_timeout_s=3",)
+_ZYGOTE = "local/inside/zygote.py"
+_SLOT = r"sandbox slot \d+ is lost"
+_PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
+_POOL = "agentgym_rl.verifier.inside.zygote"
+_JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
+_ANEW = "the verifier pool begins anew"
 _MAIN_JOB = (
     *("--trainer.num_ranks=2", "--rollout.groups_per_batch=8", "--rollout.group_size=8"),
     "--trainer.checkpoint_every=20",
@@ -110,12 +173,32 @@ FAULTS: Mapping[str, Fault] = {
     "controller of workers killed": Fault(
         lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, flags=_WORKERS
     ),
+    "controller frozen": Fault(_freeze_controller, told=True),
+    "controller slow": Fault(_stutter_controller),
+    "sandbox host killed": Fault(
+        _hosts(_ZYGOTE, signal.SIGKILL, below=1), _SLOT, flags=_PROGRAMS, always_paid=True
+    ),
+    "sandbox host frozen": Fault(
+        _hosts(_ZYGOTE, signal.SIGSTOP, below=1), _SLOT, flags=_PROGRAMS, always_paid=True
+    ),
+    "sandbox host slow": Fault(_stutter_hosts(_ZYGOTE), flags=_PROGRAMS, always_paid=True),
+    "program stops itself": Fault(
+        _ask_to_stop,
+        flags=(*_PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
+        always_paid=True,
+    ),
+    "verifier host killed": Fault(
+        _hosts(_POOL, signal.SIGKILL), _ANEW, flags=_JUDGED, always_paid=True
+    ),
+    "verifier host frozen": Fault(
+        _hosts(_POOL, signal.SIGSTOP), _ANEW, flags=_JUDGED, always_paid=True
+    ),
     "machine loaded": Fault(_load(20.0)),
     "tool never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), hangs=True
+        _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), told=True
     ),
     "environment never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *_HANG), hangs=True
+        _hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *_HANG), told=True
     ),
     NONE: Fault(_load(_LOAD_S), flags=_MAIN_JOB, stops=True),
 }

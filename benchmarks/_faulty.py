@@ -19,7 +19,7 @@ from typing import Any
 
 from agentgym_rl.ledger import audit_ledger
 
-from .crash import _children
+from .crash import _children, _processes
 
 _ROOT = Path(__file__).parents[1]
 _STEPS = 24
@@ -31,7 +31,10 @@ _SMALL = (
     *("--logging.progress=plain", "--rollout.groups_per_batch=2", "--rollout.group_size=4"),
     *("--trainer.checkpoint_every=3", "--engine.num_servers=2"),
 )
-_ALARM = re.compile(r"is out of service|(the trainer|rollout-.) is lost|has sent no token for")
+_ALARM = re.compile(
+    r"is out of service|(the trainer|rollout-.|sandbox slot .+) is lost|"
+    r"the verifier pool begins anew|has sent no token for"
+)
 _STEPS_WITHOUT_END = 100_000
 
 Row = dict[str, Any]
@@ -48,8 +51,11 @@ class Fault:
     flags: Sequence[str] = ()
     ends: bool = False
     """The run stops with the cause, and is resumed."""
-    hangs: bool = False
-    """A call of the environment never returns: its own deadline ends it."""
+    told: bool = False
+    """Whoever notices it writes the moment into a file `found`: the run says nothing of it, or not
+    at once. So it is with a call of the environment, which its own deadline ends."""
+    always_paid: bool = False
+    """Every episode of this run is right: one that is paid less has a poisoned reward."""
     stops: bool = False
     """Nothing happens, however long that takes; then the run is told to end."""
     on_ray: bool = False
@@ -58,7 +64,7 @@ class Fault:
     @property
     def is_noticed(self) -> bool:
         """Whether it shall be: what is only slow shall not."""
-        return bool(self.sign) or self.ends or self.hangs
+        return bool(self.sign) or self.ends or self.told
 
 
 class FaultyRun:
@@ -148,6 +154,10 @@ class FaultyRun:
         """What runs `words` where the controller is to be."""
         return [*words]
 
+    def hosts(self, words: str) -> list[int]:
+        """The pids of its own children whose command line has `words`."""
+        return [child for child, line in _processes(self.pid) if words in line]
+
     def child(self, command: str) -> int:
         """The pid of the last of its processes that run `arl COMMAND`."""
         end = time.monotonic() + _DEADLINE_S
@@ -187,9 +197,9 @@ class FaultyRun:
     def _noticed(self, begun: float, members: Sequence[int]) -> float:
         """The moment in which the run noticed a fault that began then; `members` are the processes
         that it had."""
-        if self.fault.hangs:
+        if self.fault.told:
             found = self.folder.parent / "found"
-            self.wait(found.exists, "the hanging call's end")
+            self.wait(found.exists, "somebody who notices")
             return float(found.read_text())
         if self.fault.ends:
             assert self._process is not None
@@ -251,7 +261,8 @@ class FaultyRun:
         """What the folder says, and what the run has said since then."""
         report = audit_ledger(self.folder)
         alarms = [line for said, line in self._lines if said >= at and _ALARM.search(line)]
-        expected = self.fault.is_noticed and not self.fault.hangs
+        expected = self.fault.is_noticed and not self.fault.told
+        poisoned = _POISONED + ("OR t.reward < 1)" if self.fault.always_paid else ")")
         return {
             "faults": report["faults"],
             "batches": self.version(),
@@ -259,7 +270,7 @@ class FaultyRun:
             "of_these_bit_for_bit": report["of_these_bit_for_bit"],
             "groups_lost": self._ask(_LOST)[0][0],
             "duplicated": sum("trained twice" in fault for fault in report["faults"]),
-            "poisoned_rewards": self._ask(_POISONED)[0][0],
+            "poisoned_rewards": self._ask(poisoned)[0][0],
             "false_alarms": 0 if expected else len(alarms),
         }
 
@@ -275,7 +286,7 @@ class FaultyRun:
 _LOST = "SELECT count(*) FROM groups WHERE status = 'dropped' AND cause != 'stale'"
 _POISONED = """
     SELECT count(*) FROM trajectories t JOIN groups g USING (group_id)
-    WHERE g.status IN ('leased', 'consumed') AND t.outcome NOT IN ('completed', 'truncated')"""
+    WHERE g.status IN ('leased', 'consumed') AND (t.outcome NOT IN ('completed', 'truncated') """
 
 
 def unmeasured() -> Row:

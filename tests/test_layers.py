@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 LINES = [
     "errors log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
     "garbage out_of_memory runs",
-    "config loading gymnasium_ids json_values estimates new_file",
+    "config loading gymnasium_ids json_values estimates new_file starter",
     "model schedule eval_records group_commit",
     "asked",
     "task trajectory batch transcript",

@@ -24,6 +24,7 @@ import aiohttp
 
 from agentgym_rl.errors import ProcessDied
 from agentgym_rl.process import ProcessSpec, free_port
+from agentgym_rl.starter import STARTED_BY
 from agentgym_rl.vital import Vital, state
 
 from .forking import ForkedProcess, Forks
@@ -85,7 +86,7 @@ class LocalProcesses:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
         output: IO[bytes] = self._files.enter_context(self.log_path(spec.name).open("ab"))
         log_start = output.tell()
-        environment = {**os.environ, **spec.env}
+        environment = {**os.environ, **spec.env, STARTED_BY: str(os.getpid())}
         process = None
         if self.forks and spec.imports:
             process = await self.forks.fork(spec.argv, environment=environment, output=output)

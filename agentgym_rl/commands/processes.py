@@ -15,12 +15,19 @@ from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.interrupts import run_interruptible
 from agentgym_rl.out_of_memory import watch_thread_starts
+from agentgym_rl.starter import watch_starter
 
 from .showing import print_json
 
 
-def engine(args: Namespace) -> int:
+def _watch() -> None:
+    """Over what a process cannot notice where it happens."""
     watch_thread_starts()
+    watch_starter()
+
+
+def engine(args: Namespace) -> int:
+    _watch()
     config = load_configuration(args)
     log.setup(config.logging.level)
     engine = config.own_engine
@@ -58,7 +65,7 @@ def engine(args: Namespace) -> int:
 
 
 def rollout(args: Namespace) -> int:
-    watch_thread_starts()
+    _watch()
     token = _token("rollout")
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -84,7 +91,7 @@ def _token(command: str) -> str:
 
 
 def trainer(args: Namespace) -> int:
-    watch_thread_starts()
+    _watch()
     _token("trainer")
     config = load_configuration(args)
     log.setup(config.logging.level)
@@ -108,7 +115,7 @@ def trainer(args: Namespace) -> int:
 
 
 def warm_up(args: Namespace) -> int:
-    watch_thread_starts()
+    _watch()
     config = load_configuration(args)
     log.setup(config.logging.level)
     from agentgym_rl.model import model_folder

@@ -53,7 +53,7 @@ def _delete(args: Namespace) -> int:
     if not args.runs:
         raise ConfigError("--delete: which runs? arl runs --delete RUN …")
     found = [summary(config.parent) for config in _configs(args.runs)]
-    if living := [run.run for run in found if run.state == "running"]:
+    if living := [run.run for run in found if run.state in ("running", "frozen")]:
         raise ConfigError(f"{', '.join(living)} lives: end it first; nothing is deleted")
     size = size_text(sum(run.size_bytes for run in found))
     if not args.yes:
