@@ -79,3 +79,16 @@ def test_workers_and_an_engine_are_lost_while_versions_are_published(start):
     with closing(sqlite3.connect(run.folder / "episodes.db")) as db:
         ((trained,),) = db.execute("SELECT count(*) FROM groups WHERE status = 'consumed'")
     assert trained == 40
+
+
+def test_a_program_that_stops_itself_costs_no_worker(start):
+    """Sandboxes are below the worker, and a model may write anything."""
+    run = start(
+        *("--env=code", "--agent=coder:Stops", "--steps=1", "--eval.num_tasks=0"),
+        *("--rollout.groups_per_batch=1", "--rollout.group_size=2", "--rollout.workers=1"),
+        *("--sandbox.options.limits.wall_s=3", "--rollout.max_concurrent=2"),
+    )
+    result = run.result()
+    assert (result["steps"], result["worker_restarts"]) == (1, 0)
+    assert set(result["outcomes"]) == {"completed"}
+    check(run)
