@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,11 +20,11 @@ _LOAD_S = float(os.environ.get("ARL_BENCH_LOAD_S", "600"))
 Injection = Callable[[FaultyRun], "float | None"]
 
 
-def _send(command: str, number: signal.Signals) -> Injection:
+def send(command: str, number: signal.Signals) -> Injection:
     return lambda run: os.kill(run.child(command), number)
 
 
-def _stutter(command: str) -> Injection:
+def stutter(command: str) -> Injection:
     """Mostly stopped, for ten seconds; never for long."""
 
     def inject(run: FaultyRun) -> None:
@@ -38,7 +39,7 @@ def _stutter(command: str) -> Injection:
     return inject
 
 
-def _hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
+def hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
     """To all of the run's own children that are called so at once, or to their first children."""
 
     def inject(run: FaultyRun) -> None:
@@ -50,7 +51,7 @@ def _hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
     return inject
 
 
-def _stutter_hosts(words: str) -> Injection:
+def stutter_hosts(words: str) -> Injection:
     """Mostly stopped, for ten seconds; never for long."""
 
     def inject(run: FaultyRun) -> None:
@@ -64,23 +65,33 @@ def _stutter_hosts(words: str) -> Injection:
     return inject
 
 
-def _freeze_controller(run: FaultyRun) -> float:
-    """For ten seconds, which is nobody's failure; its trainer has to notice."""
-    log, stopped = run.folder / "logs/trainer-0.log", time.monotonic()
-    os.kill(run.pid, signal.SIGSTOP)
-    try:
-        while f"process {run.pid}, which started this one, is frozen" not in log.read_text():
-            if time.monotonic() > stopped + 30:
-                raise RuntimeError("nobody noticed that the controller is frozen")
-            time.sleep(0.02)
+def logged(inject: Injection, logs: str, words: str) -> Injection:
+    """The same; a process of the run is to write `words` into one of its `logs` (a pattern of
+    files) about it, which is the word that `Fault.told` means."""
+
+    def both(run: FaultyRun) -> float:
+        at = {file: file.stat().st_size for file in (run.folder / "logs").glob(logs)}
+        begun = time.monotonic()
+        inject(run)
+        run.wait(lambda: any(words in _since(file, at.get(file, 0)) for file in at), words)
         (run.folder.parent / "found").write_text(repr(time.monotonic()))
-        time.sleep(max(0.0, stopped + 10 - time.monotonic()))
-    finally:
-        os.kill(run.pid, signal.SIGCONT)
-    return stopped
+        return begun
+
+    return both
 
 
-def _stutter_controller(run: FaultyRun) -> None:
+def _since(file: Path, start: int) -> str:
+    return file.read_bytes()[start:].decode(errors="replace")
+
+
+def freeze_controller(run: FaultyRun) -> None:
+    """For ten seconds, which is nobody's failure."""
+    os.kill(run.pid, signal.SIGSTOP)
+    goes_on = threading.Timer(10.0, os.kill, (run.pid, signal.SIGCONT))
+    goes_on.start()
+
+
+def stutter_controller(run: FaultyRun) -> None:
     for _ in range(10):
         os.kill(run.pid, signal.SIGSTOP)
         time.sleep(0.8)
@@ -112,7 +123,7 @@ def _limit(pid: int, kind: int, size: int) -> None:
     resource.prlimit(pid, kind, (size, resource.RLIM_INFINITY))
 
 
-def _no_memory(run: FaultyRun) -> float:
+def no_memory(run: FaultyRun) -> float:
     """The trainer may have not a byte more than it has; it happens when it wants one."""
     pid = run.child("trainer")
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
@@ -120,14 +131,19 @@ def _no_memory(run: FaultyRun) -> float:
     return gone(pid)
 
 
-def _no_disk(run: FaultyRun) -> float:
+def no_disk(run: FaultyRun) -> float:
     """The trainer may write no large file; it happens when it wants to."""
     pid = run.child("trainer")
     _limit(pid, resource.RLIMIT_FSIZE, 300_000)
     return gone(pid)
 
 
-def _hang(run: FaultyRun) -> float:
+def no_log(run: FaultyRun) -> None:
+    """The controller may write no large file, as the log is already."""
+    _limit(run.pid, resource.RLIMIT_FSIZE, 100_000)
+
+
+def hang(run: FaultyRun) -> float:
     """The next call of the environment hangs; it happens when there is one."""
     folder = run.folder.parent
     (folder / "hang").touch()
@@ -137,10 +153,10 @@ def _hang(run: FaultyRun) -> float:
 
 _ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
 _WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
-_HANG = ("--rollout.tool_timeout_s=3",)
-_ZYGOTE = "local/inside/zygote.py"
-_SLOT = r"sandbox slot \d+ is lost"
-_PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
+HANG = ("--rollout.tool_timeout_s=3",)
+ZYGOTE = "local/inside/zygote.py"
+SLOT = r"sandbox slot \d+ is lost"
+PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
 _POOL = "agentgym_rl.verifier.inside.zygote"
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
 _ANEW = "the verifier pool begins anew"
@@ -151,54 +167,54 @@ _MAIN_JOB = (
 NONE = "none"
 """Only when it is asked for by name: nothing happens, on a machine under load."""
 FAULTS: Mapping[str, Fault] = {
-    "engine killed": Fault(_send("engine", signal.SIGKILL), _ENGINE),
-    "engine frozen": Fault(_send("engine", signal.SIGSTOP), _ENGINE),
-    "engine slow": Fault(_stutter("engine")),
-    "worker killed": Fault(_send("rollout", signal.SIGKILL), _WORKER, flags=_WORKERS),
-    "worker frozen": Fault(_send("rollout", signal.SIGSTOP), _WORKER, flags=_WORKERS),
-    "worker slow": Fault(_stutter("rollout"), flags=_WORKERS),
-    "trainer killed": Fault(_send("trainer", signal.SIGKILL), _TRAINER),
-    "trainer frozen": Fault(_send("trainer", signal.SIGSTOP), _TRAINER),
-    "trainer told to end": Fault(_send("trainer", signal.SIGTERM), _TRAINER),
-    "trainer slow": Fault(_stutter("trainer")),
-    "trainer without memory": Fault(_no_memory, _TRAINER),
+    "engine killed": Fault(send("engine", signal.SIGKILL), _ENGINE),
+    "engine frozen": Fault(send("engine", signal.SIGSTOP), _ENGINE),
+    "engine slow": Fault(stutter("engine")),
+    "worker killed": Fault(send("rollout", signal.SIGKILL), _WORKER, flags=_WORKERS),
+    "worker frozen": Fault(send("rollout", signal.SIGSTOP), _WORKER, flags=_WORKERS),
+    "worker slow": Fault(stutter("rollout"), flags=_WORKERS),
+    "trainer killed": Fault(send("trainer", signal.SIGKILL), _TRAINER),
+    "trainer frozen": Fault(send("trainer", signal.SIGSTOP), _TRAINER),
+    "trainer told to end": Fault(send("trainer", signal.SIGTERM), _TRAINER),
+    "trainer slow": Fault(stutter("trainer")),
+    "trainer without memory": Fault(no_memory, _TRAINER),
     "one of two ranks killed": Fault(
-        _send("trainer", signal.SIGKILL), _TRAINER, flags=("--trainer.num_ranks=2",)
+        send("trainer", signal.SIGKILL), _TRAINER, flags=("--trainer.num_ranks=2",)
     ),
-    "trainer without disk": Fault(_no_disk, ends=True),
-    "log without disk": Fault(
-        lambda run: _limit(run.pid, resource.RLIMIT_FSIZE, 100_000), ends=True
-    ),
+    "trainer without disk": Fault(no_disk, ends=True),
+    "log without disk": Fault(no_log, ends=True),
     "controller killed": Fault(lambda run: os.kill(run.pid, signal.SIGKILL), ends=True),
     "controller of workers killed": Fault(
         lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, flags=_WORKERS
     ),
-    "controller frozen": Fault(_freeze_controller, told=True),
-    "controller slow": Fault(_stutter_controller),
+    "controller frozen": Fault(
+        logged(freeze_controller, "trainer-0.log", "which started this one, is frozen"), told=True
+    ),
+    "controller slow": Fault(stutter_controller),
     "sandbox host killed": Fault(
-        _hosts(_ZYGOTE, signal.SIGKILL, below=1), _SLOT, flags=_PROGRAMS, always_paid=True
+        hosts(ZYGOTE, signal.SIGKILL, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
     "sandbox host frozen": Fault(
-        _hosts(_ZYGOTE, signal.SIGSTOP, below=1), _SLOT, flags=_PROGRAMS, always_paid=True
+        hosts(ZYGOTE, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox host slow": Fault(_stutter_hosts(_ZYGOTE), flags=_PROGRAMS, always_paid=True),
+    "sandbox host slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
     "program stops itself": Fault(
         _ask_to_stop,
-        flags=(*_PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
+        flags=(*PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
         always_paid=True,
     ),
     "verifier host killed": Fault(
-        _hosts(_POOL, signal.SIGKILL), _ANEW, flags=_JUDGED, always_paid=True
+        hosts(_POOL, signal.SIGKILL), _ANEW, flags=_JUDGED, always_paid=True
     ),
     "verifier host frozen": Fault(
-        _hosts(_POOL, signal.SIGSTOP), _ANEW, flags=_JUDGED, always_paid=True
+        hosts(_POOL, signal.SIGSTOP), _ANEW, flags=_JUDGED, always_paid=True
     ),
     "machine loaded": Fault(_load(20.0)),
     "tool never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingTool", *_HANG), told=True
+        hang, flags=("--env=benchmarks._fault_envs:HangingTool", *HANG), told=True
     ),
     "environment never returns": Fault(
-        _hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *_HANG), told=True
+        hang, flags=("--env=benchmarks._fault_envs:HangingEnv", *HANG), told=True
     ),
     NONE: Fault(_load(_LOAD_S), flags=_MAIN_JOB, stops=True),
 }

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentgym_rl.ledger import audit_ledger
 
-from .crash import _children, _processes
+from .crash import children_of, processes_of
 
 _ROOT = Path(__file__).parents[1]
 _STEPS = 24
@@ -148,7 +148,7 @@ class FaultyRun:
 
     def processes(self, command: str) -> list[int]:
         """The pids of its processes that run `arl COMMAND`."""
-        return _children(self.pid, command)
+        return children_of(self.pid, command)
 
     def command(self, words: Sequence[str]) -> list[str]:
         """What runs `words` where the controller is to be."""
@@ -156,7 +156,7 @@ class FaultyRun:
 
     def hosts(self, words: str) -> list[int]:
         """The pids of its own children whose command line has `words`."""
-        return [child for child, line in _processes(self.pid) if words in line]
+        return [child for child, line in processes_of(self.pid) if words in line]
 
     def child(self, command: str) -> int:
         """The pid of the last of its processes that run `arl COMMAND`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,24 @@ from pathlib import Path
 
 from scripts.ray_nodes import RayNodes
 
+from ._faults import (
+    HANG,
+    PROGRAMS,
+    ZYGOTE,
+    Injection,
+    hang,
+    hosts,
+    logged,
+    no_disk,
+    no_log,
+    no_memory,
+    send,
+    stutter,
+    stutter_controller,
+    stutter_hosts,
+)
 from ._faulty import Fault, FaultyRun, Row
+from .crash import processes_of
 
 NODES = 4
 """Beside the head, which has the controller and nothing else; of two CPUs each, so that any one
@@ -50,6 +68,11 @@ class RayRun(FaultyRun):
                     found.append(int(entry.name))
         return found
 
+    def hosts(self, words: str) -> list[int]:
+        """Those of its rollout workers, which have them."""
+        workers = self.processes("rollout")
+        return [pid for worker in workers for pid, line in processes_of(worker) if words in line]
+
     def command(self, words: Sequence[str]) -> list[str]:
         is_new = "--resume" not in words
         more = (
@@ -58,11 +81,10 @@ class RayRun(FaultyRun):
             f"--cluster.nodes={NODES + 1}",
             f"--rollout.workers={_WORKERS}",
         )
+        if self.fault.told:
+            variables = {"ARL_FAULT_DIR": str(self.folder.parent)}
+            more = (*more, f"--cluster.runtime_env={json.dumps({'env_vars': variables})}")
         return self.nodes.command([*words, *(more if is_new else ())])
-
-
-def _send(command: str, number: signal.Signals) -> Callable[[FaultyRun], None]:
-    return lambda run: os.kill(run.child(command), number)
 
 
 def _freeze_host(command: str) -> Callable[[FaultyRun], None]:
@@ -103,11 +125,28 @@ def _of(role: str) -> dict[str, Fault]:
     """All that may happen to a process of this kind."""
     sign, word = _SIGNS[role], _WORDS[role]
     return {
-        f"{word} killed": Fault(_send(role, signal.SIGKILL), sign, on_ray=True),
-        f"{word} frozen": Fault(_send(role, signal.SIGSTOP), sign, on_ray=True),
+        f"{word} killed": Fault(send(role, signal.SIGKILL), sign, on_ray=True),
+        f"{word} frozen": Fault(send(role, signal.SIGSTOP), sign, on_ray=True),
+        f"{word} slow": Fault(stutter(role), on_ray=True),
         f"host of {word} frozen": Fault(_freeze_host(role), sign, on_ray=True),
         f"node of {word} killed": Fault(_kill_node(role), sign, on_ray=True),
         f"node of {word} cut off": Fault(_cut_node(role), sign, on_ray=True),
+    }
+
+
+def _of_sandboxes() -> dict[str, Fault]:
+    """All slots of both workers at once."""
+
+    def fault(inject: Injection, *, told: bool = True) -> Fault:
+        return Fault(inject, flags=PROGRAMS, told=told, always_paid=True, on_ray=True)
+
+    def sent(number: signal.Signals) -> Injection:
+        return logged(hosts(ZYGOTE, number, below=1), "rollout-*.log", " is lost: ")
+
+    return {
+        "sandbox host killed": fault(sent(signal.SIGKILL)),
+        "sandbox host frozen": fault(sent(signal.SIGSTOP)),
+        "sandbox host slow": fault(stutter_hosts(ZYGOTE), told=False),
     }
 
 
@@ -117,6 +156,17 @@ FAULTS: Mapping[str, Fault] = {
         "controller killed": Fault(
             lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, on_ray=True
         ),
+        "controller slow": Fault(stutter_controller, on_ray=True),
+        "log without disk": Fault(no_log, ends=True, on_ray=True),
+        "trainer without disk": Fault(no_disk, ends=True, on_ray=True),
+        "trainer without memory": Fault(no_memory, _SIGNS["trainer"], on_ray=True),
+        "tool never returns": Fault(
+            hang,
+            flags=("--env=benchmarks._fault_envs:HangingTool", *HANG),
+            told=True,
+            on_ray=True,
+        ),
+        **_of_sandboxes(),
         **_of("engine"),
         **_of("trainer"),
         **_of("rollout"),

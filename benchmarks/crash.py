@@ -142,7 +142,7 @@ class _Life:
         time.sleep(draw.uniform(*_LIFE_S))
         victim = draw.choice(VICTIMS)
         assert self._process is not None
-        found = _children(self._process.pid, victim) if victim != "controller" else None
+        found = children_of(self._process.pid, victim) if victim != "controller" else None
         pids = [self._process.pid] if found is None else found
         if self._process.poll() is not None or not pids:
             return self._process.poll() is None
@@ -222,14 +222,14 @@ class _Life:
             return log.execute(query).fetchall()
 
 
-def _children(pid: int, command: str) -> list[int]:
+def children_of(pid: int, command: str) -> list[int]:
     """Processes that `pid`, or its fork server, started as `arl COMMAND`."""
-    near = list(_processes(pid))
-    below = [found for child, _ in near for found in _processes(child)]
+    near = list(processes_of(pid))
+    below = [found for child, _ in near for found in processes_of(child)]
     return [child for child, line in near + below if f" {command} " in line]
 
 
-def _processes(parent: int) -> Iterator[tuple[int, str]]:
+def processes_of(parent: int) -> Iterator[tuple[int, str]]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
