@@ -10,6 +10,7 @@ then episodes are played again that no batch has. `arl train` is the only writer
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -22,6 +23,8 @@ from .errors import StorageError
 from .group_commit import GroupCommit, Statement, merged
 from .task import Task
 from .trajectory import Trajectory, forks_json
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tasks (
@@ -84,6 +87,7 @@ class EpisodeLog:
         self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._db.executescript(_SCHEMA)
         self._add_columns()
+        self._is_broken = False
         self._incarnation = 0
         self._logged_members: set[str] = set()
         """Of groups that are not complete."""
@@ -282,8 +286,15 @@ class EpisodeLog:
                 if self._db.in_transaction:  # a full disk has ended it already
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
+                    self._say(error)
                     raise StorageError.of(self.path, error) from error
                 raise
+
+    def _say(self, error: sqlite3.OperationalError) -> None:
+        """At once, and once: to end the processes of a cluster takes a while."""
+        if not self._is_broken:
+            log.error("%s cannot be written: %s; the run ends", self.path, error)
+        self._is_broken = True
 
 
 def _is_storage(error: sqlite3.OperationalError) -> bool:

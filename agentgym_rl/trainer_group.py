@@ -204,6 +204,7 @@ class TrainerGroup:
         limit = self.config.trainer.max_restarts
         if not (self._was_ready or self._is_ready):
             raise lost
+        log.warning("the trainer is lost: %s", lost)  # now: a cluster's processes take time to end
         if any(reason in str(lost) for reason in _NO_ROOM):
             raise ProcessDied(
                 f"the trainer had no room for what it must keep, and the run stops; nothing that "
@@ -218,7 +219,6 @@ class TrainerGroup:
             )
         self.restarts += 1
         self._was_ready = True
-        log.warning("the trainer is lost: %s", lost)
         # Ranks that nobody can reach may still run: they complete no checkpoint from now on.
         self.controller.revoke()
         for name in self._names:

@@ -151,8 +151,9 @@ def hang(run: FaultyRun) -> float:
     return float((folder / "hung").read_text())
 
 
-_ENGINE, _TRAINER = "engine-[01] is out of service", "the trainer is lost"
+_ENGINE, TRAINER = "engine-[01] is out of service", "the trainer is lost"
 _WORKER, _WORKERS = "rollout-[01] is lost", ("--rollout.workers=2", "--steps=60")
+LOG = r"episodes.db cannot be written"
 HANG = ("--rollout.tool_timeout_s=3",)
 ZYGOTE = "local/inside/zygote.py"
 SLOT = r"sandbox slot \d+ is lost"
@@ -173,16 +174,16 @@ FAULTS: Mapping[str, Fault] = {
     "worker killed": Fault(send("rollout", signal.SIGKILL), _WORKER, flags=_WORKERS),
     "worker frozen": Fault(send("rollout", signal.SIGSTOP), _WORKER, flags=_WORKERS),
     "worker slow": Fault(stutter("rollout"), flags=_WORKERS),
-    "trainer killed": Fault(send("trainer", signal.SIGKILL), _TRAINER),
-    "trainer frozen": Fault(send("trainer", signal.SIGSTOP), _TRAINER),
-    "trainer told to end": Fault(send("trainer", signal.SIGTERM), _TRAINER),
+    "trainer killed": Fault(send("trainer", signal.SIGKILL), TRAINER),
+    "trainer frozen": Fault(send("trainer", signal.SIGSTOP), TRAINER),
+    "trainer told to end": Fault(send("trainer", signal.SIGTERM), TRAINER),
     "trainer slow": Fault(stutter("trainer")),
-    "trainer without memory": Fault(no_memory, _TRAINER),
+    "trainer without memory": Fault(no_memory, TRAINER),
     "one of two ranks killed": Fault(
-        send("trainer", signal.SIGKILL), _TRAINER, flags=("--trainer.num_ranks=2",)
+        send("trainer", signal.SIGKILL), TRAINER, flags=("--trainer.num_ranks=2",)
     ),
-    "trainer without disk": Fault(no_disk, ends=True),
-    "log without disk": Fault(no_log, ends=True),
+    "trainer without disk": Fault(no_disk, TRAINER, ends=True),
+    "log without disk": Fault(no_log, LOG, ends=True),
     "controller killed": Fault(lambda run: os.kill(run.pid, signal.SIGKILL), ends=True),
     "controller of workers killed": Fault(
         lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, flags=_WORKERS

@@ -47,7 +47,7 @@ class Fault:
     inject: Callable[[FaultyRun], float | None]
     """Makes it happen; returns when it did (CLOCK_MONOTONIC), if not at once."""
     sign: str = ""
-    """A pattern of the line with which the run says that it has noticed."""
+    """A pattern of the line with which the run says that it has noticed; empty: it only ends."""
     flags: Sequence[str] = ()
     ends: bool = False
     """The run stops with the cause, and is resumed."""
@@ -206,7 +206,8 @@ class FaultyRun:
             self._process.wait(_DEADLINE_S)
             for pid in members:
                 gone(pid)
-            return time.monotonic()
+            said = self._said(self.fault.sign, since=begun) if self.fault.sign else None
+            return time.monotonic() if said is None else said
         self.wait(lambda: self._said(self.fault.sign, since=begun) is not None, self.fault.sign)
         said = self._said(self.fault.sign, since=begun)
         assert said is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,9 @@ from scripts.ray_nodes import RayNodes
 
 from ._faults import (
     HANG,
+    LOG,
     PROGRAMS,
+    TRAINER,
     ZYGOTE,
     Injection,
     hang,
@@ -82,8 +83,8 @@ class RayRun(FaultyRun):
             f"--rollout.workers={_WORKERS}",
         )
         if self.fault.told:
-            variables = {"ARL_FAULT_DIR": str(self.folder.parent)}
-            more = (*more, f"--cluster.runtime_env={json.dumps({'env_vars': variables})}")
+            variables = f"{{ARL_FAULT_DIR='{self.folder.parent}'}}"
+            more = (*more, f"--cluster.runtime_env={{env_vars={variables}}}")
         return self.nodes.command([*words, *(more if is_new else ())])
 
 
@@ -157,8 +158,8 @@ FAULTS: Mapping[str, Fault] = {
             lambda run: os.kill(run.pid, signal.SIGKILL), ends=True, on_ray=True
         ),
         "controller slow": Fault(stutter_controller, on_ray=True),
-        "log without disk": Fault(no_log, ends=True, on_ray=True),
-        "trainer without disk": Fault(no_disk, ends=True, on_ray=True),
+        "log without disk": Fault(no_log, LOG, ends=True, on_ray=True),
+        "trainer without disk": Fault(no_disk, TRAINER, ends=True, on_ray=True),
         "trainer without memory": Fault(no_memory, _SIGNS["trainer"], on_ray=True),
         "tool never returns": Fault(
             hang,
