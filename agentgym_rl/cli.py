@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .arguments import parse
 from .commands import inspecting, members, parts, planning, processes, records, running, runs
 from .commands.showing import print_json
-from .errors import ArlError, ConfigError, ProcessDied
+from .errors import ArlError, ConfigError, ProcessDied, leaves
 from .out_of_memory import end_without_memory
 
 _READER_LEFT = 141
@@ -100,18 +100,12 @@ def _explain(error: BaseException, *, as_json: bool) -> int:
 
 def _cause(error: BaseException) -> tuple[BaseException, int | None]:
     """The error inside nested groups that explains the others, and its exit code."""
-    leaves = _leaves(error)
+    found = leaves(error)
     for kind, code in _EXIT_CODES:
-        for leaf in leaves:
+        for leaf in found:
             if isinstance(leaf, kind):
                 return leaf, code
-    return leaves[0], None
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
+    return found[0], None
 
 
 if __name__ == "__main__":

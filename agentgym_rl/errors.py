@@ -111,3 +111,10 @@ class StorageError(ArlError):
 
 class ProcessDied(ArlError, RuntimeError):
     """A supervised child process ended before its time."""
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The errors inside nested groups, in their order; of any other error that one alone."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]

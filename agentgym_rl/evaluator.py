@@ -28,6 +28,7 @@ from .errors import (
     StorageError,
     TooManyErrors,
     WeightsError,
+    leaves,
 )
 from .eval_folder import EvalFolder, open_folder, read_folder
 from .eval_queue import EvalQueue
@@ -127,7 +128,7 @@ class Evaluator:
                     async with self._serving(version, services) as (fleet, player):
                         await self._play_all(fleet, player)
                 except* _FAILURES as group:
-                    self._failed(_first(group))
+                    self._failed(leaves(group)[0])
                 else:
                     break
 
@@ -210,11 +211,3 @@ def eval_metrics(result: EvalResult) -> dict[str, float | None]:
     if len(result.envs) > 1:
         found |= {f"eval/env/{name}/reward": env.reward for name, env in result.envs.items()}
     return found
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group of groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

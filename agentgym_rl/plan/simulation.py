@@ -14,7 +14,7 @@ from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode import Player
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.errors import ConfigError, leaves
 from agentgym_rl.metrics import COMPUTE_PHASES
 from agentgym_rl.rollout import Rollout
 
@@ -216,10 +216,7 @@ async def _until_trained(
             for task in others:
                 task.cancel()
     except BaseExceptionGroup as group:
-        leaf: BaseException = group
-        while isinstance(leaf, BaseExceptionGroup):
-            leaf = leaf.exceptions[0]
-        raise leaf from None
+        raise leaves(group)[0] from None
 
 
 def _notes(config: Config, trainer: SimulatedTrainer, player: SimulatedPlayer) -> list[str]:

@@ -20,6 +20,7 @@ from agentgym_rl.errors import (
     SandboxLost,
     SandboxStartTimeout,
     SandboxUnavailable,
+    leaves,
 )
 from agentgym_rl.sandbox import (
     Capabilities,
@@ -365,10 +366,7 @@ class LocalBackend(SandboxBackend):
                 for _ in range(len(self._indices)):
                     starting.create_task(self._add_slot(), name="start slot")
         except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]  # one will do: they share their cause
-            raise error from group
+            raise leaves(group)[0] from group  # one will do: they share their cause
 
     async def _add_slot(self) -> None:
         index = self._indices.pop(0)
