@@ -143,7 +143,8 @@ function Table({ source, run, query, total }) {
 
 function Line({ i, run, episode }) {
   return html`<div class="line" role="row" aria-rowindex=${i + 2} style=${{ top: `${i * ROW}px` }}>
-    ${COLUMNS.map(([, label, cell]) => html`<div role="cell" class=${NUMBERS.includes(label) ? "number" : ""}>${
+    ${COLUMNS.map(([, label, cell]) => html`<div role="cell" class=${NUMBERS.includes(label) ? "number" : ""}
+      title=${episode ? String(cell(episode)) : null}>${
       !episode ? (label === "episode" ? "…" : "")
       : label === "episode" ? html`<a href=${link("episode", `${run}/${episode.id}`)}>${episode.id}</a>`
       : label === "group" ? html`<a href=${link("group", `${run}/${episode.group}`)}>${cell(episode)}</a>`
