@@ -19,6 +19,7 @@ from made_runs import make_episode, make_run
 
 from agentgym_rl.buffer import Group
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.inspector import inspect_live
 from agentgym_rl.inspector.export import write_html
 from agentgym_rl.inspector.folders import Runs
@@ -269,6 +270,21 @@ def test_new_episodes_are_told_while_a_run_goes_on(page, runs):
     page.get_by_role("button", name="1 new: show").click()
     page.get_by_text("5 episodes").wait_for()
     assert rows(page)[0] == "g3-0"
+
+
+def test_an_open_episode_gets_its_numbers_when_it_is_trained(page, runs):
+    page.goto(page.url + "#episode=first%2Fg1-0&colour=advantage")
+    page.get_by_text("There are no advantages of this row").wait_for()
+    with closing(EpisodeReader(runs / "first" / "episodes.db")) as log:
+        episode = log.trajectory("g1-0")
+    values = np.ones(sum(row.num_trained for row in episode.rows))
+    made = {"rows": episode.rows, "proximal": -values, "advantages": values}
+    write_tokens(runs / "first", step=1, rank=0, **made)
+    with closing(EpisodeLog(runs / "first" / "episodes.db")) as log:
+        aside(asyncio.run, log.lease([Group("g1", "task-g1", [episode])], 1))
+    with (runs / "first" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1}\n')
+    page.locator(".legend", has_text="-1.0").wait_for()
 
 
 def test_one_file_works_without_a_server(chromium, runs, tmp_path):
