@@ -31,6 +31,8 @@ from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
 
+MAX_VERDICT = 1000
+"""Characters of what a verifier said that are recorded."""
 CLOSE_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 0.2
 """Before the first retry; doubled for each further one."""
@@ -93,6 +95,8 @@ class EpisodeEnv(Env):
         self.metrics: dict[str, float] = {}
         self.env_id = ""
         """As `info["env_id"]` of `reset` says."""
+        self.verdict = ""
+        """What the verifier said last: `info["verifier"]` and `verifier_detail`."""
         self.transcript = Transcript()
         self.failure: EnvError | InfraError | None = None
 
@@ -184,6 +188,9 @@ class EpisodeEnv(Env):
             if not all(map(math.isfinite, metrics.values())):
                 raise ValueError(f"env.step's metrics must be finite, got {metrics}")
             self.metrics |= {name: float(value) for name, value in metrics.items()}
+        if told := step.info.get("verifier"):
+            detail = step.info.get("verifier_detail")
+            self.verdict = (f"{told}: {detail}" if detail else str(told))[:MAX_VERDICT]
         self.reward = reward
 
     def _blame(self, what: str, error: BaseException) -> None:
@@ -264,6 +271,7 @@ class Player:
             answers=env.transcript.answers if env else (),
             tools=record.tools,
             credit=record.credit,
+            verdict=env.verdict if env else "",
         )
 
     async def _run(self, env: EpisodeEnv, session: Session, task: Task) -> BaseException | None:

@@ -21,6 +21,7 @@ from .trajectory import FloatArray, Row
 
 FOLDER = "tokens"
 _NAME = re.compile(r"step-(\d{6,})\.rank-(\d+)\.npz")
+_PART = re.compile(r"step-(\d{6,})\.rank-(\d+)\.part")
 
 
 def write_tokens(
@@ -61,8 +62,9 @@ def write_tokens(
 
 
 def forget_tokens(run: Path, *, from_step: int) -> None:
-    """Remove the files of steps that are trained again, by however many ranks this time."""
-    for step, path in _files(run):
+    """Remove the files of steps that are trained again, by however many ranks this time, and what
+    a rank that was killed had begun to write."""
+    for step, path in [*_files(run), *_files(run, _PART)]:
         if step >= from_step:
             path.unlink(missing_ok=True)
 
@@ -101,9 +103,9 @@ def row_key(row: Row) -> int:
     return zlib.crc32(np.ascontiguousarray(row.times_s, np.float64).tobytes(), key)
 
 
-def _files(run: Path) -> list[tuple[int, Path]]:
+def _files(run: Path, like: re.Pattern[str] = _NAME) -> list[tuple[int, Path]]:
     folder = run / FOLDER
     if not folder.is_dir():
         return []
-    names = [(_NAME.fullmatch(name), name) for name in sorted(os.listdir(folder))]
+    names = [(like.fullmatch(name), name) for name in sorted(os.listdir(folder))]
     return [(int(match[1]), folder / name) for match, name in names if match]

@@ -282,6 +282,8 @@ class Trajectory:
     credit: Credit = NO_CREDIT
     """What was paid through the session. Its episode reward is part of `reward`; those of turns
     and lineages are not."""
+    verdict: str = ""
+    """What the verifier said, for people to read; empty also in logs of earlier versions."""
 
     @property
     def actions(self) -> list[dict[str, Any]] | None:
@@ -334,6 +336,7 @@ class Trajectory:
             "actions_json": self.actions_json,
             "answers": self.answers,
             "credit": {name: getattr(self.credit, name) for name in Credit.__slots__},
+            "verdict": self.verdict,
             "rows": [msgspec.Raw(row.packed) for row in self.rows],
         }
         try:
@@ -342,6 +345,7 @@ class Trajectory:
             record["messages"] = _encodable([*self.messages])
             record["tools"] = _encodable([*self.tools])
             record["error"] = _encodable(self.error)
+            record["verdict"] = _encodable(self.verdict)
             return msgspec.msgpack.encode(record)
 
     @classmethod

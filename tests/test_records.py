@@ -65,6 +65,7 @@ TRAJECTORIES = st.builds(
     metrics=st.dictionaries(TEXT, NUMBERS, max_size=3),
     messages=st.lists(st.fixed_dictionaries({"role": TEXT, "content": TEXT}), max_size=3),
     error=TEXT,
+    verdict=TEXT,
     credit=CREDITS,
 )
 

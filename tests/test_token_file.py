@@ -48,6 +48,7 @@ def test_a_step_that_is_trained_again_leaves_nothing_of_before(tmp_path):
     for step in (2, 3, 4):
         for rank in (0, 1):
             write(tmp_path, [row(1.0)], step=step, rank=rank)
+    (tmp_path / "tokens" / "step-000004.rank-2.part").touch()  # that rank was killed
     forget_tokens(tmp_path, from_step=3)
     names = sorted(path.name for path in (tmp_path / "tokens").iterdir())
     assert names == ["step-000002.rank-0.npz", "step-000002.rank-1.npz"]

@@ -36,6 +36,7 @@ def episode_detail(run: InspectedRun, episode_id: str) -> dict[str, Any]:
     return {
         **summary,
         "error": found.error,
+        "verdict": found.verdict,
         "messages": found.messages,
         "tools": found.tools,
         "metrics": found.metrics,
@@ -71,6 +72,7 @@ def group_detail(run: InspectedRun, group_id: str) -> dict[str, Any]:
             {
                 **summary,
                 "error": episode.error,
+                "verdict": episode.verdict,
                 "advantage": float(joined.mean()) if len(joined) else None,
                 "messages": episode.messages,
             }

@@ -47,6 +47,7 @@ def timeline(run: InspectedRun, steps: str = "") -> dict[str, Any]:
     return {
         "zero_s": zero_s,
         "steps": [low, high] if shown else None,
+        "batches": _slices((_batch(phases) for phases in shown if phases.trainer), zero_s),
         "tracks": [
             *({"process": name, "slices": _slices(of, zero_s)} for name, of in rows),
             *_episode_tracks(episodes, zero_s),
@@ -81,6 +82,11 @@ def _rows(steps: Iterable[StepPhases]) -> Iterable[tuple[str, list[Interval]]]:
     for name in sorted(rows, key=lambda name: (not name.startswith("trainer"), name)):
         kind, _, number = name.partition("-")
         yield (f"trainer rank {number}" if kind == "trainer" else name), rows[name]
+
+
+def _batch(phases: StepPhases) -> Interval:
+    starts, ends = [a for _, a, _ in phases.trainer], [b for _, _, b in phases.trainer]
+    return (str(phases.step), min(starts), max(ends))
 
 
 def _slices(intervals: Iterable[Interval], zero_s: float) -> list[tuple[float, float, str]]:

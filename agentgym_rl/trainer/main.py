@@ -139,10 +139,8 @@ class _Trainer:
                 resume, self._policy, self._stepper.optimizer, critic=self._stepper.critic
             )
             self._first, self._lineage = manifest.step, manifest.lineage
-        self._tokens = (
-            TokensOut(run_dir, rank=world.rank, from_step=self._first)
-            if config.logging.tokens
-            else None
+        self._tokens = TokensOut(
+            run_dir, rank=world.rank, from_step=self._first, keeps=config.logging.tokens
         )
 
     def run(self) -> None:
@@ -199,8 +197,7 @@ class _Trainer:
         if config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
-        kept = self._tokens.of(step) if self._tokens else None
-        metrics = self._stepper.train(shard, phases, on_tokens=kept)
+        metrics = self._stepper.train(shard, phases, on_tokens=self._tokens.of(step))
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()

@@ -20,11 +20,11 @@ class TokensOut:
     """A rank's files in `RUN/tokens/`. A disk that takes no more is said once, and then nothing is
     kept: training needs none of it, and its own files say when they have no room."""
 
-    def __init__(self, run: Path, *, rank: int, from_step: int) -> None:
+    def __init__(self, run: Path, *, rank: int, from_step: int, keeps: bool = True) -> None:
         """Training begins at `from_step`: what was kept of that and later steps is of weights
-        that are gone, and is removed."""
+        that are gone, and is removed, even where nothing is to be kept from now on."""
         self._run, self._rank = run, rank
-        self._works = True
+        self._works = keeps
         if rank == 0:
             self._forget(from_step)
 

@@ -135,6 +135,7 @@ def test_an_episode_token_for_token(ask, run):
 def test_the_timeline(ask):
     found = ask("/api/runs/first/timeline?steps=0-0")
     assert (found["zero_s"], found["steps"]) == (99.0, [0, 0])
+    assert found["batches"] == [[0.0, 11.0, "0"]]
     trainer, episodes, at_once = found["tracks"]
     assert trainer == {"process": "trainer rank 0", "slices": [[0.0, 11.0, "proximal"]]}
     assert episodes["slices"][0] == [4.0, 6.0, "g0-0 turn 0"]

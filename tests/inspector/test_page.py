@@ -19,6 +19,7 @@ from made_runs import make_episode, make_run
 
 from agentgym_rl.buffer import Group
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.inspector import inspect_live
 from agentgym_rl.inspector.export import write_html
 from agentgym_rl.inspector.folders import Runs
@@ -76,7 +77,10 @@ def runs(tmp_path) -> Path:
     )
     forked = replace(forked, rows=[forked.rows[0], replace(forked.rows[0], lineage=1)])
     groups = {
-        "g0": [make_episode("g0-0", "g0", messages=said), make_episode("g0-1", "g0", reward=0.0)],
+        "g0": [
+            make_episode("g0-0", "g0", messages=said, verdict="wrong: 41"),
+            make_episode("g0-1", "g0", reward=0.0),
+        ],
         "g1": [forked],
         "g2": [make_episode("g2-0", "g2", outcome=Outcome.AGENT_ERROR, error="no", reward=-1.0)],
     }
@@ -163,11 +167,11 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_text("4 episodes").wait_for()
     assert rows(page) == ["g2-0", "g1-0", "g0-1", "g0-0"]
     page.get_by_label("outcome").select_option("agent_error")
-    page.get_by_text("1 episodes").wait_for()
+    page.get_by_text("1 episode", exact=True).wait_for()
     assert rows(page) == ["g2-0"]
     page.get_by_role("button", name="no filters").click()
     page.get_by_label("fork").select_option("any")
-    page.get_by_text("1 episodes").wait_for()
+    page.get_by_text("1 episode", exact=True).wait_for()
     assert rows(page) == ["g1-0"]
     page.get_by_role("button", name="no filters").click()
     page.get_by_text("4 episodes").wait_for()
@@ -179,6 +183,7 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_role("heading", name="Episode g0-0").wait_for()
     page.locator(".row [data-i]").first.wait_for()
     assert page.locator(".message").count() == 3
+    assert "wrong: 41" in page.locator(".facts").first.inner_text()
     assert HOSTILE in page.locator(".message.assistant").inner_text()
     tokens = page.locator(".row [data-i]")
     assert tokens.count() == 6
@@ -197,6 +202,41 @@ def test_from_the_runs_to_the_numbers_of_a_token(page):
     page.get_by_role("heading", name="Group g0").wait_for()
     page.locator(".members article").nth(1).wait_for()
     assert page.locator(".members article").count() == 2
+    told = page.locator(".message", has_text="hello")
+    assert told.count() == 1, "both were told it, and it stands there once"
+    assert "wrong: 41" in page.locator(".members").inner_text()
+
+
+def test_what_is_drawn_follows_the_theme(page):
+    page.goto(page.url + "#episode=first%2Fg0-0&colour=advantage")
+    tokens = page.locator(".row [data-i]")
+    tokens.first.wait_for()
+    light = [tokens.nth(i).evaluate("t => t.style.background") for i in (3, 4)]
+    page.get_by_role("button", name="dark").click()
+    page.get_by_role("button", name="light").wait_for()
+    dark = [tokens.nth(i).evaluate("t => t.style.background") for i in (3, 4)]
+    assert len({*light, *dark}) == 4
+    page.get_by_role("link", name="curves").click()
+    page.locator(".chart canvas").first.wait_for()
+    image = "document.querySelector('.chart canvas').toDataURL()"
+    drawn = page.evaluate(image)
+    page.get_by_role("button", name="light").click()
+    page.wait_for_function(f"before => {image} !== before", arg=drawn)
+
+
+def test_an_episode_is_opened_from_the_timeline(page):
+    page.goto(page.url + "#timeline=first")
+    place = page.locator("canvas").bounding_box()
+    # Below the ruler: batches, the trainer, turns; then what g0-0 sampled, 4 to 6 of 11 seconds.
+    names = min(150, place["width"] / 3)
+    x = place["x"] + names + 5 / 11 * (place["width"] - names)
+    page.mouse.move(x, place["y"] + 20 + 11)
+    page.get_by_role("status").get_by_text("batch 0, 11 s").wait_for()
+    page.mouse.move(x, place["y"] + 20 + 3 * 22 + 4)
+    page.get_by_role("status").get_by_text("g0-0 turn 0").wait_for()
+    page.mouse.down()
+    page.mouse.up()
+    page.get_by_role("heading", name="Episode g0-0").wait_for()
 
 
 def test_forks_are_a_tree_and_each_conversation_has_its_row(page):
@@ -230,6 +270,21 @@ def test_new_episodes_are_told_while_a_run_goes_on(page, runs):
     page.get_by_role("button", name="1 new: show").click()
     page.get_by_text("5 episodes").wait_for()
     assert rows(page)[0] == "g3-0"
+
+
+def test_an_open_episode_gets_its_numbers_when_it_is_trained(page, runs):
+    page.goto(page.url + "#episode=first%2Fg1-0&colour=advantage")
+    page.get_by_text("There are no advantages of this row").wait_for()
+    with closing(EpisodeReader(runs / "first" / "episodes.db")) as log:
+        episode = log.trajectory("g1-0")
+    values = np.ones(sum(row.num_trained for row in episode.rows))
+    made = {"rows": episode.rows, "proximal": -values, "advantages": values}
+    write_tokens(runs / "first", step=1, rank=0, **made)
+    with closing(EpisodeLog(runs / "first" / "episodes.db")) as log:
+        aside(asyncio.run, log.lease([Group("g1", "task-g1", [episode])], 1))
+    with (runs / "first" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 1}\n')
+    page.locator(".legend", has_text="-1.0").wait_for()
 
 
 def test_one_file_works_without_a_server(chromium, runs, tmp_path):

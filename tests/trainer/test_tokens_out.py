@@ -54,6 +54,14 @@ def test_steps_that_are_trained_again_are_forgotten_first(tiny_model, world, tmp
     assert names == [f"step-00000{n}.npz" for n in ("1.rank-0", "1.rank-1", "2.rank-0")]
 
 
+def test_what_is_lost_goes_even_where_nothing_is_kept_any_more(tiny_model, world, tmp_path):
+    trained(tiny_model, world, tmp_path, step=2)
+    (shard,) = make_shards(*make_items(), num_minibatches=2, step=2)
+    out = TokensOut(tmp_path, rank=0, from_step=2, keeps=False)
+    make_stepper(tiny_model, world).train(shard, Phases(), on_tokens=out.of(2))
+    assert list((tmp_path / "tokens").iterdir()) == []
+
+
 def test_a_full_disk_is_said_once_and_training_goes_on(
     tiny_model, world, tmp_path, monkeypatch, caplog
 ):

@@ -16,6 +16,7 @@ const VIEWS = { runs: Runs, curves: Curves, timeline: Timeline, episodes: Episod
 function App({ source }) {
   const [at, go] = useState(read());
   const [tick, renew] = useState(0);
+  const [theme, setTheme] = useTheme();
   const [error, forget] = useErrorBoundary((caught) => console.error(caught));
   useEffect(() => {
     const changed = () => {
@@ -50,22 +51,33 @@ function App({ source }) {
         <a href=${link("runs")} aria-current=${at.view === "runs" ? "page" : null}>runs</a>
         ${run && ["curves", "timeline", "episodes"].map((view) => html`<a href=${link(view, run)} aria-current=${at.view === view ? "page" : null}>${view}</a>`)}
       </nav>
-      <${Theme} />
+      <${Theme} theme=${theme} set=${setTheme} />
     </header>
     <main key=${`${at.view} ${at.about}`}>
       ${!source.isLive && html`<p class="quiet">A picture of ${new Date(source.madeS * 1000).toLocaleString("en")}.${run && source.leftOut(run) > 0 ? ` Of this run the details of ${source.leftOut(run)} episodes are left out.` : ""}</p>`}
       ${error
         ? html`<p class="error" role="alert">This view failed: ${String(error.message ?? error)}. <button type="button" onClick=${forget}>again</button></p>`
         : View
-          ? html`<${View} source=${source} about=${at.about} options=${at.options} tick=${tick} />`
+          ? html`<${View} source=${source} about=${at.about} options=${at.options} tick=${tick} theme=${theme} />`
           : html`<p>There is no view ${at.view}. <a href=${link("runs")}>All runs</a></p>`}
     </main>`;
 }
 
-function Theme() {
-  const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  const [theme, set] = useState(kept() ?? preferred);
+// As the system says, also when that changes, until somebody has switched it.
+function useTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const wanted = () => kept() ?? (system.matches ? "dark" : "light");
+  const [theme, set] = useState(wanted());
+  useEffect(() => {
+    const changed = () => set(wanted());
+    system.addEventListener("change", changed);
+    return () => system.removeEventListener("change", changed);
+  }, []);
   document.documentElement.dataset.theme = theme;
+  return [theme, set];
+}
+
+function Theme({ theme, set }) {
   const other = theme === "dark" ? "light" : "dark";
   return html`<button type="button" class="theme" onClick=${() => (keep(other), set(other))}>${other}</button>`;
 }

@@ -8,11 +8,11 @@ const mix = (from, to, share) =>
   from.map((value, i) => Math.round(value + (to[i] - value) * share));
 const hex = (rgb) => `#${rgb.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
 const rgb = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-const PLAIN = [243, 244, 246];
-
-function scale(end, share) {
-  return hex(mix(PLAIN, rgb(end), Math.min(Math.max(share, 0), 1)));
-}
+// Where a scale begins, and its ends: on dark paper little is dark and much is bright.
+const ENDS = {
+  light: { none: "#f3f4f6", brown: "#9a3412", violet: "#6b21a8", blue: "#075985" },
+  dark: { none: "#2c313a", brown: "#ff9d5c", violet: "#d8a6ff", blue: "#6cc4ff" },
+};
 
 export function ink(background) {
   const [r, g, b] = rgb(background).map((v) => {
@@ -34,7 +34,10 @@ export const KINDS = {
 const versions = (row) => [...new Set(row.version.filter((v) => v !== null))].sort((a, b) => a - b);
 
 // {of(i): colour or null, legend: [[colour, words]], missing: why there is nothing to be seen}
-export function colouring(kind, row) {
+export function colouring(kind, row, theme) {
+  const ends = ENDS[theme] ?? ENDS.light;
+  const scale = (end, share) =>
+    hex(mix(rgb(ends.none), rgb(ends[end]), Math.min(Math.max(share, 0), 1)));
   if (kind === "version") {
     const all = versions(row);
     const colour = (version) => DISTINCT[all.indexOf(version) % DISTINCT.length];
@@ -47,8 +50,8 @@ export function colouring(kind, row) {
   if (kind === "behavior") {
     const share = (value) => -value / 4;
     return {
-      of: (i) => (row.behavior[i] === null ? null : scale("#9A3412", share(row.behavior[i]))),
-      legend: [0, -1, -2, -4].map((v) => [scale("#9A3412", share(v)), v ? String(v) : "0: certain"]),
+      of: (i) => (row.behavior[i] === null ? null : scale("brown", share(row.behavior[i]))),
+      legend: [0, -1, -2, -4].map((v) => [scale("brown", share(v)), v ? String(v) : "0: certain"]),
       missing: "",
     };
   }
@@ -60,14 +63,14 @@ export function colouring(kind, row) {
         : Math.abs(row.proximal[i] - row.behavior[i]);
     const share = (value) => Math.log10(1 + 1000 * value) / 3;
     return {
-      of: (i) => (gap(i) === null ? null : scale("#6B21A8", share(gap(i)))),
-      legend: [0, 0.01, 0.1, 1].map((v) => [scale("#6B21A8", share(v)), String(v)]),
+      of: (i) => (gap(i) === null ? null : scale("violet", share(gap(i)))),
+      legend: [0, 0.01, 0.1, 1].map((v) => [scale("violet", share(v)), String(v)]),
       missing: "",
     };
   }
   if (!row.advantage) return nothing("advantages of this row");
   const largest = Math.max(...row.advantage.map((v) => Math.abs(v ?? 0)), 1e-9);
-  const colour = (value) => scale(value < 0 ? "#9A3412" : "#075985", Math.abs(value) / largest);
+  const colour = (value) => scale(value < 0 ? "brown" : "blue", Math.abs(value) / largest);
   return {
     of: (i) => (row.advantage[i] === null ? null : colour(row.advantage[i])),
     legend: [-largest, 0, largest].map((v) => [colour(v), v.toPrecision(2)]),

@@ -2,7 +2,7 @@
 
 import { Answer, useAnswer } from "./common.js";
 import { figure } from "./format.js";
-import { html, useEffect, useRef } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import uPlot from "./vendor/uplot.js";
 
 const CHARTS = [
@@ -26,7 +26,7 @@ const STROKES = [
   ["--line-4", [10, 3, 2, 3]],
 ];
 
-export function Curves({ source, about, tick }) {
+export function Curves({ source, about, tick, theme }) {
   const runs = about.split(",").filter(Boolean);
   const state = useAnswer(
     () => Promise.all(runs.map(async (run) => ({ run, ...(await source.metrics(run)) }))),
@@ -35,9 +35,22 @@ export function Curves({ source, about, tick }) {
   return html`<h1>${runs.length > 1 ? "Curves of several runs" : `Curves of ${runs[0] ?? "no run"}`}</h1>
     <${Answer} state=${state}>${(found) => html`
       ${runs.length > 1 && html`<${Legend} runs=${runs} />`}
+      <p class="quiet">Dragging over a chart looks closer, a double click shows all again.</p>
       <div class="charts">
-        ${CHARTS.map(([id, title, name]) => html`<${Chart} key=${id} title=${title} name=${name} found=${found} />`)}
-      </div>`}<//>`;
+        ${CHARTS.map(([id, title, name]) => html`<${Chart} key=${id} title=${title} name=${name} found=${found} theme=${theme} />`)}
+      </div>
+      ${runs.map((run) => html`<${Configuration} key=${run} source=${source} run=${run} />`)}`}<//>`;
+}
+
+function Configuration({ source, run }) {
+  const [isOpen, open] = useState(false);
+  return html`<details onToggle=${(e) => open(e.target.open)}><summary>Configuration of ${run}</summary>
+    ${isOpen && html`<${Toml} source=${source} run=${run} />`}</details>`;
+}
+
+function Toml({ source, run }) {
+  const state = useAnswer(() => source.config(run), [source, run]);
+  return html`<${Answer} state=${state}>${({ toml }) => html`<pre>${toml}</pre>`}<//>`;
 }
 
 function Legend({ runs }) {
@@ -55,31 +68,38 @@ function points(found, name) {
   );
 }
 
-function Chart({ title, name, found }) {
+function Chart({ title, name, found, theme }) {
   const place = useRef(null);
+  const near = useRef(null); // the batches that are looked at closely: kept as the run goes on
   const lines = points(found, name);
-  const last = lines.map((line) => (line.length ? figure(line[line.length - 1][1]) : "–")).join(", ");
+  const last = lines.map((line) => (line.length ? figure(line[line.length - 1][1]) : "–"));
   const isEmpty = lines.every((line) => line.length === 0);
   useEffect(() => {
     if (isEmpty) return undefined;
-    const chart = draw(place.current, lines, found.map(({ run }) => run), name.startsWith("eval/"));
+    const chart = draw(place.current, lines, found.map(({ run }) => run), name.startsWith("eval/"), near);
     const fit = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: 170 }));
     fit.observe(place.current);
     return () => {
       fit.disconnect();
       chart.destroy();
     };
-  }, [JSON.stringify(lines), document.documentElement.dataset.theme]);
+  }, [JSON.stringify(lines), theme]);
   return html`<figure class="chart">
-    <figcaption><span>${title}</span> <b title="newest">${last}</b></figcaption>
+    <figcaption><span>${title}</span> <span class="newest">${last.map((value, i) => html`<b class=${lines.length > 1 ? `ink-${i % STROKES.length}` : ""} title=${`${found[i].run}: newest`}>${value}</b>`)}</span></figcaption>
     ${isEmpty
       ? html`<p class="quiet">nothing recorded</p>`
-      : html`<div ref=${place} role="img" aria-label=${`${title}: newest ${last}`}></div>`}
+      : html`<div ref=${place} role="img" aria-label=${`${title}: newest ${last.join(", ")}`}></div>`}
     <div class="name">${name}</div>
   </figure>`;
 }
 
-function draw(place, lines, runs, hasDots) {
+// On an axis: no more digits than tell the marks apart.
+const mark = (value) => {
+  const size = Math.abs(value ?? 0);
+  return size && (size >= 1e6 || size < 1e-4) ? value.toExponential() : String(value ?? "");
+};
+
+function draw(place, lines, runs, hasDots, near) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const steps = [...new Set(lines.flat().map(([step]) => step))].sort((a, b) => a - b);
@@ -88,14 +108,23 @@ function draw(place, lines, runs, hasDots) {
     return steps.map((step) => by.get(step) ?? null);
   });
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--faint"), width: 1 }, ticks: { show: false } };
-  return new uPlot(
+  const [first, last] = [steps[0], steps[steps.length - 1]];
+  const before = near.current;
+  const chart = new uPlot(
     {
       width: place.clientWidth || 320,
       height: 170,
       scales: { x: { time: false } },
       cursor: { sync: { key: "batches" }, drag: { x: true, y: false } },
       legend: { live: true },
-      axes: [axis, { ...axis, size: 52, values: (_, values) => values.map((v) => figure(v)) }],
+      axes: [{ ...axis, size: 28 }, { ...axis, size: 56, values: (_, values) => values.map(mark) }],
+      hooks: {
+        setScale: [
+          ({ scales: { x } }, key) => {
+            if (key === "x") near.current = x.min > first || x.max < last ? { min: x.min, max: x.max } : null;
+          },
+        ],
+      },
       series: [
         { label: "batch" },
         ...runs.map((label, i) => ({
@@ -112,4 +141,6 @@ function draw(place, lines, runs, hasDots) {
     [steps, ...data],
     place,
   );
+  if (before) chart.setScale("x", before);
+  return chart;
 }

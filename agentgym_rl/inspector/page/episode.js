@@ -7,22 +7,26 @@ import { figure, text } from "./format.js";
 import { change, link, split } from "./hash.js";
 import { Tokens } from "./tokens.js";
 import { Tree } from "./tree.js";
-import { html } from "./vendor/preact.js";
+import { html, useRef } from "./vendor/preact.js";
 
-export function Episode({ source, about, options }) {
+export function Episode({ source, about, options, tick, theme }) {
   const [run, id] = split(about);
-  const state = useAnswer(() => source.episode(run, id), [source, about]);
-  return html`<h1>Episode ${id}</h1>
-    <${Answer} state=${state}>${(found) => html`<${Found} run=${run} episode=${found} options=${options} />`}<//>`;
+  const isOver = useRef(false);
+  const state = useAnswer(() => source.episode(run, id), [source, about, isOver.current ? 0 : tick]);
+  // Until it is trained or dropped, more may come to be known of it.
+  isOver.current = state.found !== null && (state.found.status === "dropped" || state.found.rows.every((row) => row.proximal || !row.trains.includes(1)));
+  return html`<h1>Episode ${id} <span class="quiet">of ${run}</span></h1>
+    <${Answer} state=${state}>${(found) => html`<${Found} run=${run} episode=${found} options=${options} theme=${theme} />`}<//>`;
 }
 
-function Found({ run, episode, options }) {
+function Found({ run, episode, options, theme }) {
   const kind = options.colour in KINDS ? options.colour : "version";
   const at = Math.min(Number(options.row) || 0, Math.max(episode.rows.length - 1, 0));
   const row = episode.rows[at];
   const facts = [
     ["outcome", html`<span class=${`state ${episode.outcome}`}>${episode.outcome}</span>`],
     ["reward", figure(episode.reward)],
+    ...(episode.verdict ? [["verdict", html`<b>${text(episode.verdict)}</b>`]] : []),
     ["turns", episode.turns],
     ["tokens", episode.tokens],
     ["environment", episode.env],
@@ -43,17 +47,18 @@ function Found({ run, episode, options }) {
           <select value=${String(at)} onChange=${(e) => change({ row: e.target.value })}>
             ${episode.rows.map((each, i) => html`<option value=${String(i)}>${i}: conversation ${each.lineage}, ${each.tokens.length} tokens</option>`)}
           </select></label>`}
-        ${row ? html`<${Tokens} key=${at} row=${row} kind=${kind} />` : html`<p class="quiet">nothing of it trains</p>`}
+        ${row ? html`<${Tokens} key=${at} row=${row} kind=${kind} theme=${theme} />` : html`<p class="quiet">nothing of it trains</p>`}
       </section>
     </div>
+    <h2>Numbers</h2>
+    <${Metrics} metrics=${episode.metrics} />
     <details><summary>Task</summary><pre>${text(episode.task_data)}</pre></details>
-    <details><summary>Numbers</summary><${Metrics} metrics=${episode.metrics} /></details>
     ${episode.tools.length > 0 && html`<details><summary>Tools</summary><pre>${text(episode.tools)}</pre></details>`}`;
 }
 
 function Metrics({ metrics }) {
   const there = Object.entries(metrics).filter(([, value]) => value !== 0);
   const none = Object.keys(metrics).filter((name) => metrics[name] === 0);
-  return html`<table><tbody>${there.map(([name, value]) => html`<tr><th scope="row">${name}</th><td class="number">${figure(value)}</td></tr>`)}</tbody></table>
-    <p class="quiet">${none.length > 0 && `0: ${none.join(", ")}`}</p>`;
+  return html`<dl class="facts">${there.map(([name, value]) => html`<div><dt>${name}</dt><dd>${figure(value)}</dd></div>`)}</dl>
+    ${none.length > 0 && html`<details><summary>${none.length} that are 0</summary><p class="quiet">${none.join(", ")}</p></details>`}`;
 }

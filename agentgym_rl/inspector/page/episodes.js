@@ -1,7 +1,7 @@
 // A run's episodes, filtered and sorted; of a hundred thousand only those in sight are asked for.
 
 import { useAnswer } from "./common.js";
-import { count, figure } from "./format.js";
+import { count, counted, figure } from "./format.js";
 import { change, link } from "./hash.js";
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
 
@@ -15,10 +15,11 @@ const COLUMNS = [
   ["turns", "turns", (e) => e.turns],
   ["tokens", "tokens", (e) => count(e.tokens)],
   ["step", "batch", (e) => e.step ?? "–"],
-  ["", "group", (e) => e.cause || e.status],
+  ["", "group", (e) => `${e.group}, ${e.cause || e.status}`],
   ["", "forks", (e) => Object.entries(e.forks).map(([cause, n]) => `${cause} ${n}`).join(", ")],
   ["", "environment", (e) => e.env],
 ];
+const NUMBERS = ["no.", "reward", "turns", "tokens", "batch"];
 const FILTERS = ["outcome", "env", "fork", "status", "group", "step", "reward_min", "reward_max", "tokens_min", "tokens_max", "q"];
 
 export function Episodes({ source, about: run, options, tick }) {
@@ -40,6 +41,7 @@ function Filters({ facets, options }) {
     <select value=${options[name] ?? ""} onChange=${(e) => change({ [name]: e.target.value })}>
       <option value="">all</option>
       ${extra.map(([value, said]) => html`<option value=${value}>${said}</option>`)}
+      ${options[name] && options[name] !== "any" && !(options[name] in (values ?? {})) && html`<option value=${options[name]}>${options[name]} (0)</option>`}
       ${Object.entries(values ?? {}).map(([value, n]) => html`<option value=${value}>${value} (${count(n)})</option>`)}
     </select></label>`;
   const number = (name, label, hint) => html`<label>${label}
@@ -54,9 +56,9 @@ function Filters({ facets, options }) {
     ${select("fork", "fork", facets?.forks, [["any", "any fork"]])}
     ${select("status", "group is", facets?.statuses)}
     ${number("reward_min", "reward from", figure(low))}
-    ${number("reward_max", "to", figure(high))}
+    ${number("reward_max", "reward to", figure(high))}
     ${number("tokens_min", "tokens from", figure(few))}
-    ${number("tokens_max", "to", figure(many))}
+    ${number("tokens_max", "tokens to", figure(many))}
     ${number("step", "batch", "")}
     <label>id has
       <input type="search" value=${options.q ?? ""} placeholder="g12" onChange=${(e) => change({ q: e.target.value })} /></label>
@@ -119,15 +121,15 @@ function Table({ source, run, query, total }) {
   const shown = [];
   for (let i = first; i <= last; i += 1) shown.push(i);
   return html`<p class="bar" role="status">
-      ${known === null ? "reading …" : `${count(known)} episodes`}
+      ${known === null ? "reading …" : counted(known, "episode")}
       ${fresh > 0 && html`<button type="button" onClick=${renew}>${count(fresh)} new: show</button>`}
     </p>
     ${error && html`<p class="error" role="alert">${error}</p>`}
     ${known === 0 && html`<p>No episode is like that. <a href=${link("episodes", run)}>All of them</a></p>`}
-    <div class="grid" ref=${place} tabindex="0" role="table" aria-label="episodes" aria-rowcount=${(known ?? 0) + 1}
+    <div class=${known === 0 ? "grid none" : "grid"} ref=${place} tabindex="0" role="table" aria-label="episodes" aria-rowcount=${(known ?? 0) + 1}
       onScroll=${(e) => setTop(e.target.scrollTop)}>
       <div class="line head" role="row" aria-rowindex="1">
-        ${COLUMNS.map(([sort, label]) => html`<div role="columnheader" aria-sort=${sorted(query.sort, sort)}>
+        ${COLUMNS.map(([sort, label]) => html`<div role="columnheader" class=${NUMBERS.includes(label) ? "number" : ""} aria-sort=${sorted(query.sort, sort)}>
           ${sort
             ? html`<button type="button" onClick=${() => change({ sort: next(query.sort, sort) })}>${label}${mark(query.sort, sort)}</button>`
             : label}
@@ -141,7 +143,8 @@ function Table({ source, run, query, total }) {
 
 function Line({ i, run, episode }) {
   return html`<div class="line" role="row" aria-rowindex=${i + 2} style=${{ top: `${i * ROW}px` }}>
-    ${COLUMNS.map(([, label, cell]) => html`<div role="cell">${
+    ${COLUMNS.map(([, label, cell]) => html`<div role="cell" class=${NUMBERS.includes(label) ? "number" : ""}
+      title=${episode ? String(cell(episode)) : null}>${
       !episode ? (label === "episode" ? "…" : "")
       : label === "episode" ? html`<a href=${link("episode", `${run}/${episode.id}`)}>${episode.id}</a>`
       : label === "group" ? html`<a href=${link("group", `${run}/${episode.group}`)}>${cell(episode)}</a>`

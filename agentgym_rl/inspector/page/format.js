@@ -15,6 +15,10 @@ export function count(value) {
   return value === null || value === undefined ? unknown : value.toLocaleString("en");
 }
 
+export function counted(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 export function ago(seconds) {
   if (seconds === null || seconds === undefined) return unknown;
   const past = Math.max(Date.now() / 1000 - seconds, 0);

@@ -7,10 +7,10 @@ import { html, useMemo, useState } from "./vendor/preact.js";
 
 const MOST = 6000; // tokens drawn at once
 
-export function Tokens({ row, kind }) {
+export function Tokens({ row, kind, theme }) {
   const [at, point] = useState(null);
   const [from, setFrom] = useState(0);
-  const scale = useMemo(() => colouring(kind, row), [kind, row]);
+  const scale = useMemo(() => colouring(kind, row, theme), [kind, row, theme]);
   const number = (event) => {
     const found = event.target.closest?.("[data-i]");
     return found ? Number(found.dataset.i) : null;

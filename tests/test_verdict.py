@@ -1,0 +1,61 @@
+"""What a verifier said is recorded with the episode, for people to read."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from agentgym_rl.env import Env, Step
+from agentgym_rl.episode import MAX_VERDICT, EpisodeEnv
+from agentgym_rl.task import Task
+from agentgym_rl.trajectory import Outcome, Trajectory
+
+
+class Says(Env):
+    """Steps have these infos, one after the other."""
+
+    def __init__(self, *infos: dict) -> None:
+        self._infos = iter(infos)
+
+    async def reset(self, *, seed=None, options=None):
+        return [], {}
+
+    async def step(self, action):
+        return Step([], 0.0, False, False, next(self._infos))
+
+
+def verdict(*infos: dict) -> str:
+    async def play() -> str:
+        env = EpisodeEnv(Says(*infos), Task("t", 0, data={}))
+        await env.start()
+        for _ in infos:
+            await env.step({"role": "assistant", "content": ""})
+        return env.verdict
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("infos", "said"),
+    [
+        ([{}], ""),
+        ([{"verifier": "ok"}], "ok"),
+        ([{"verifier": "wrong", "verifier_detail": "41, not 42"}], "wrong: 41, not 42"),
+        ([{"verifier": "timeout"}, {}], "timeout"),
+        ([{"verifier": "wrong"}, {"verifier": "ok", "verifier_detail": ""}], "ok"),
+    ],
+)
+def test_the_last_verdict_counts(infos, said):
+    assert verdict(*infos) == said
+
+
+def test_a_long_one_is_cut():
+    assert len(verdict({"verifier": "wrong", "verifier_detail": "x" * 5000})) == MAX_VERDICT
+
+
+def test_it_is_in_the_record_and_not_in_old_ones():
+    lone = Trajectory("e", "g", "t", Outcome.COMPLETED, 0.5, [], verdict="wrong: \ud800")
+    assert Trajectory.unpack(lone.pack()).verdict == "wrong: \ufffd"
+    fields = msgspec.msgpack.decode(lone.pack())
+    del fields["verdict"]
+    assert Trajectory.unpack(msgspec.msgpack.encode(fields)).verdict == ""
