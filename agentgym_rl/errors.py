@@ -26,6 +26,7 @@ Messages say: what happened, what was got, what is allowed, what to do. All are 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 
 class ArlError(Exception):
@@ -115,6 +116,7 @@ class ProcessDied(ArlError, RuntimeError):
 
 def leaves(error: BaseException) -> list[BaseException]:
     """The errors inside nested groups, in their order; of any other error that one alone."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
-    return [error]
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for inner in group.exceptions for leaf in leaves(inner)]
