@@ -124,7 +124,8 @@ def test_runs_beside_each_other(make, arl):
     make("b", seed=7)
     code, out = arl("--compare", "runs/a", "runs/b")
     assert code == 0
-    assert "seed is" in out
+    assert "seed is 7, not 1" in out
+    assert "seed is 1, not 7" in arl("--compare", "runs/b", "runs/a")[1], "as they are named"
     assert max(map(len, out.splitlines())) <= 80
     assert arl("--compare", "runs/a")[0] == 2
     code, out = arl("--compare", "--json")
