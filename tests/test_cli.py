@@ -241,6 +241,8 @@ def evaluated(*argv: str):
 def test_a_checkpoint_brings_the_configuration_of_its_run(run):
     step = run / "checkpoints" / "step-9"
     assert evaluated("--checkpoint=run/checkpoints/step-9") == (7, "bundled", step)
+    (asked,) = eval_arguments.evaluated(cli.parse(["eval", f"--checkpoint={step}"]))
+    assert asked.model == "run/checkpoints/step-9", "as one would type it"
     (run.parent / "own.toml").write_text("seed = 8")
     assert evaluated(f"--checkpoint={step}", "--config=own.toml") == (8, "bundled", step)
 
