@@ -75,6 +75,12 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("command", ["", *cli._COMMANDS])
+def test_help_fits_into_80_columns(arl, command):
+    _, out, _ = arl(*command.split(), "--help")
+    assert not [line for line in out.splitlines() if len(line) > 80]
+
+
 def test_help_names_every_benchmark(arl):
     _, out, _ = arl("bench", "--help")
     files = (Path(__file__).parents[1] / "benchmarks").glob("[!_]*.py")
