@@ -18,6 +18,8 @@ from .task import TaskSource
 
 MARK = "config.toml"
 TASKS = "tasks.json"
+TOLD = "serve.json"
+"""Where and with which key sessions of `arl serve` are opened."""
 
 
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
@@ -90,7 +92,7 @@ def release_if_unused(folder: Path) -> None:
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
+            *(MARK, TASKS, TOLD, "metrics.jsonl", "phases.jsonl", "lock", EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)

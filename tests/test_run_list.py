@@ -13,6 +13,7 @@ from agentgym_rl import cli
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.inspect.runs_text import size_text
+from agentgym_rl.run_dir import release_if_unused
 from agentgym_rl.run_list import delete, differing, find_runs, summary
 
 
@@ -66,6 +67,13 @@ def test_states_and_numbers(make):
         with pytest.raises(ConfigError, match="run that lives"):
             delete(living)
     assert living.exists()
+
+
+def test_a_server_that_trained_nothing_leaves_no_address(make):
+    folder = make("a", batches=0, export=False)
+    (folder / "serve.json").write_text("{}")
+    release_if_unused(folder)
+    assert [path.name for path in folder.iterdir()] == []
 
 
 def test_evaluations_before_and_after(make):
