@@ -244,6 +244,12 @@ def evaluated(*argv: str):
     return asked.config.seed, asked.config.model.path, asked.checkpoint
 
 
+@pytest.mark.parametrize("command", ["audit", "ledger", "timeline", "reverify", "replay --step=3"])
+def test_a_run_that_is_not_there_is_named(arl, command):
+    code, _, err = arl(*command.split(), "runs/none")
+    assert (code, "no folder runs/none here" in err) == (2, True)
+
+
 def test_a_checkpoint_brings_the_configuration_of_its_run(run):
     step = run / "checkpoints" / "step-9"
     assert evaluated("--checkpoint=run/checkpoints/step-9") == (7, "bundled", step)
