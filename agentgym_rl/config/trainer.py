@@ -113,6 +113,6 @@ class WeightsConfig(Section):
     """Where `shm` files go; empty: /dev/shm. Engines on other machines need a shared one."""
     keep_versions: Annotated[int, Field(ge=1)] | Literal["all"] = 2
     """Versions kept while the run lives; `all` keeps each one in the run's folder for good
-    (`weights/vN.safetensors`), which `arl audit` needs."""
+    (`weights/v-N.safetensors`), which `arl audit` needs."""
     update_timeout_s: float = Field(default=60.0, gt=0)
     """Longest time for every engine to take a new version."""
