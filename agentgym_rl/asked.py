@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .config import Config, EndpointConfig
 from .model import model_name
+from .run_dir import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +23,4 @@ class Asked:
         """Its name in results."""
         if isinstance(self.config.engine, EndpointConfig):
             return self.config.model.path
-        return str(self.checkpoint or model_name(self.config))
+        return shown(self.checkpoint) if self.checkpoint else model_name(self.config)

@@ -34,7 +34,8 @@ async def dry_run(config: Config, *, kind: str = "", resume: Path | None = None)
         lines = [f"run folder  {run_dir}", ""]
         if nodes:
             asked = demands(config, gpus=any(node.gpus for node in nodes))
-            lines += [f"Ray at {config.cluster.address}, {len(nodes)} nodes"]
+            several = "s" * (len(nodes) != 1)
+            lines += [f"Ray at {config.cluster.address}, {len(nodes)} node{several}"]
             lines += [table(asked, nodes), "", "one way to place them; Ray finds its own"]
             placed = check(asked, nodes)
             lines += [f"  {name:<28}{' '.join(names)}" for name, names in placed.items()]

@@ -145,7 +145,7 @@ async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
     with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
         temporary = Path(name)
         if asked.checkpoint:
-            progress.phase(f"reading {asked.checkpoint}")
+            progress.phase(f"reading {asked.model}")
             config = _from_checkpoint(config, asked.checkpoint, temporary / "model")
         config_file = temporary / "config.toml"
         config_file.write_text(dump_toml(config), encoding="utf-8")

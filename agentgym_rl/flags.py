@@ -275,7 +275,7 @@ def _new(parser: ArgumentParser) -> None:
 
 
 _COMMANDS = {
-    "train": (_train, "train an agent; everything on this machine"),
+    "train": (_train, "train an agent, on this machine or on a cluster"),
     "serve": (_serve, "train on the episodes of other programs, in any language"),
     "eval": (_eval, "held-out reward of a model or a finished run"),
     "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
@@ -283,7 +283,7 @@ _COMMANDS = {
     "replay": (_replay, "train a batch of a run once more, and compare"),
     "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
     "reverify": (_reverify, "would recorded episodes be paid the same today?"),
-    "timeline": (_timeline, "when what happened in a run, as a picture"),
+    "timeline": (_timeline, "when what happened in a run, as a trace to look at"),
     "runs": (_runs, "the runs that are here: list, compare, delete"),
     "inspect": (_inspect, "look at runs in a browser, while they train and afterwards"),
     "plan": (_plan, "what a run would do, before it is paid for"),

@@ -1,15 +1,16 @@
 """What `arl COMMAND --help` teaches, beside the flags themselves."""
 
 DESCRIPTION = """\
-Train any agent that speaks the OpenAI API, by asynchronous reinforcement learning.
+Train any agent that speaks the OpenAI API, by asynchronous reinforcement
+learning.
 
-  arl train --env math --agent react          the main job: a laptop CPU, a minute or two
-  arl serve --model FOLDER                    the same of episodes that your programs play
-  arl eval  --run runs/NAME                   held-out reward of a finished run
-  arl eval  --engine openai --model NAME      the same of any model behind a URL
-  arl export --sft runs/NAME --out FILE       its episodes as supervised data
-  arl export --model runs/NAME --out FOLDER   its best checkpoint as a model
-  arl list                                    environments, agents, sandboxes, plugins included
+  arl train --env math --agent react         the main job: a minute or two
+  arl serve --model FOLDER                   of episodes that your programs play
+  arl eval  --run runs/NAME                  held-out reward of a finished run
+  arl eval  --engine openai --model NAME     the same of any model behind a URL
+  arl export --sft runs/NAME --out FILE      its episodes as supervised data
+  arl export --model runs/NAME --out FOLDER  its best checkpoint as a model
+  arl list                                   environments, agents, sandboxes
 """
 AUDIT = """\
 Was every trained token sampled by the very policy version recorded with it?
@@ -69,23 +70,24 @@ run's folder or RUN/checkpoints/step-N, or ENGINE:NAME on an engine of its own:
   arl eval --compare cmp/*                   the table again, of folders
 """
 SERVE = """\
-Trains a model on episodes that other programs play, in any language: they open a
-session with the admin key, ask the OpenAI endpoint with the session's own key,
-post a reward, and close. docs/serve.md has it with curl.
+Trains a model on episodes that other programs play, in any language: they open
+a session with the admin key, ask the OpenAI endpoint with the session's own
+key, post a reward, and close. docs/serve.md has it with curl.
 
   arl serve --steps 40 --gateway.port=8000 --run runs/mine
   cat runs/mine/serve.json                    the endpoint, and the admin key
 
 Sessions that name the same task are one group, rollout.group_size of them, and
 are compared with each other. When no more are admitted under the staleness
-bound, opening one answers 429: ask again. The admin key comes from ARL_ADMIN_KEY
-(serve.admin_key_env); on 127.0.0.1 one is made up where it is not set.
+bound, opening one answers 429: ask again. The admin key comes from
+ARL_ADMIN_KEY (serve.admin_key_env); on 127.0.0.1 one is made up where it is not
+set.
 """
 NEW = """\
-Write a small package with an environment of your own; docs/environments.md explains
-what is in it.
+Write a small package with an environment of your own; docs/environments.md
+explains what is in it.
 
-  arl new env shop            writes shop/: shop.py, pyproject.toml, a test, a README
+  arl new env shop            writes the folder shop/: shop.py, a test, ...
   pip install -e shop         from now on `arl list` shows shop-v0
   arl check shop              does it keep what an environment promises?
   arl train --env shop        trains at once, on the CPU
@@ -97,8 +99,8 @@ Reads what a run has left on disk, undisturbed: its log, its metrics, and the
 manifests of its checkpoints, in which the trainer says for itself what its
 weights have seen. However often the run was killed and resumed, of the weights
 that survive each batch must have been trained once, of whole groups, no group
-twice; what was given to a batch must be in it; and of a finished run nothing may
-be left over.
+twice; what was given to a batch must be in it; and of a finished run nothing
+may be left over.
 
   arl ledger runs/NAME
 
@@ -109,25 +111,26 @@ RUNS = """\
 The runs that are here, the newest first: what state they are in, how far they
 came, and how much room they take.
 
-  arl runs                                    those in the folder `runs`
-  arl runs elsewhere runs/NAME                those in other folders, or single ones
-  arl runs --compare runs/NAME runs/OTHER     numbers, and keys that differ
-  arl runs --delete runs/NAME                 asks first; --yes does not
+  arl runs                                  those in the folder `runs`
+  arl runs elsewhere runs/NAME              those in other folders, or single
+  arl runs --compare runs/NAME runs/OTHER   numbers, and keys that differ
+  arl runs --delete runs/NAME               asks first; --yes does not
 
 STATE: running; finished, with all its batches; or stopped, which `arl train
 --resume RUN` goes on with. REWARD is that of training episodes in the last 5
-batches, HELD-OUT that of evaluations before and after. Runs that live are not
-deleted. With --json one object, with the whole configuration of each.
+batches, HELD-OUT that of evaluations before and after. Runs are compared in the
+order in which they are named. Runs that live are not deleted. With --json one
+object, with the whole configuration of each.
 """
 
 INSPECT = """\
-Look at runs in a browser, while they train and afterwards: curves, who waits for
-whom, episodes to filter and sort, and each token with its policy version,
+Look at runs in a browser, while they train and afterwards: curves, who waits
+for whom, episodes to filter and sort, and each token with its policy version,
 log-probs and advantage (docs/inspect.md).
 
-  arl inspect                                 all runs in the folder `runs`
-  arl inspect runs/NAME runs/OTHER            these
-  arl inspect runs/NAME --html run.html       one file, which works without a server
+  arl inspect                            all runs in the folder `runs`
+  arl inspect runs/NAME runs/OTHER       these
+  arl inspect runs/NAME --html run.html  one file, which works without a server
 
 Runs are only read. The page asks nobody but this machine for anything, and this
 machine alone can open it; with another --host it takes the token that is part
@@ -138,10 +141,13 @@ a few seconds later. Ctrl-C ends it.
 ENGINES = """\
 The engines of a run that lives; they may come and go while it trains.
 
-  arl engines runs/NAME                       who serves, at which version
-  arl engines runs/NAME --add                 one more; --add 2: two
-  arl engines runs/NAME --add http://HOST:8000    a server that runs, where engine.urls has others
-  arl engines runs/NAME --remove engine-0     its requests go on elsewhere, then it is ended
+  arl engines runs/NAME                     who serves, at which version
+  arl engines runs/NAME --add               one more; --add 2: two
+  arl engines runs/NAME --add http://HOST:8000
+                                            a server that runs, where
+                                            engine.urls has others
+  arl engines runs/NAME --remove engine-0   its requests go on elsewhere, then
+                                            it is ended
 
 One that joins gets the current version before it serves, and passes the checks
 of the start. The last one that serves cannot leave. `arl train --resume` starts
@@ -154,15 +160,15 @@ Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
 WORKERS = """\
 The rollout workers of a run that lives; they may come and go while it trains.
 
-  arl workers runs/NAME                       who plays, and how many groups
-  arl workers runs/NAME --add                 one more; --add 2: two
-  arl workers runs/NAME --remove rollout-0    it plays what it has, and then ends
+  arl workers runs/NAME                     who plays, and how many groups
+  arl workers runs/NAME --add               one more; --add 2: two
+  arl workers runs/NAME --remove rollout-0  it plays what it has, and then ends
 
-For runs that began with workers (`rollout.workers`). Each plays an equal share of
-the groups. One that leaves has rollout.episode_timeout_s to play what it has to
-the end; others play the rest. The last one that plays cannot leave. `arl train
---resume` starts with the configured number again. Asks the run itself, which
-tells its address to its owner alone (control.json in its folder).
+For runs that began with workers (`rollout.workers`). Each plays an equal share
+of the groups. One that leaves has rollout.episode_timeout_s to play what it has
+to the end; others play the rest. The last one that plays cannot leave.
+`arl train --resume` starts with the configured number again. Asks the run
+itself, which tells its address to its owner alone (control.json in its folder).
 
 Exit code: 0 done, 1 not possible now or one did not join, 2 wrong use.
 """
@@ -186,23 +192,26 @@ Would the environment, as it is today, pay what the recorded episodes were paid?
 
 Plays every episode that a run has recorded again: the same task, the same
 actions, in a new environment made from the run's configuration. No model is
-asked, and the run itself is only read. Rewards that differ are listed, with what
-the verifier says of them today; so are tool outputs that differ, and episodes
-that end elsewhere. What cannot be played again, as sandboxes fail, say, counts
-neither as changed nor as unchanged.
+asked, and the run itself is only read. Rewards that differ are listed, with
+what the verifier says of them today; so are tool outputs that differ, and
+episodes that end elsewhere. What cannot be played again, as sandboxes fail,
+say, counts neither as changed nor as unchanged.
 
-  arl reverify runs/NAME --write new.jsonl    the old and the new rewards, a line each
-  arl reverify runs/NAME --env.options.level=2    in another environment
+  arl reverify runs/NAME --write new.jsonl  the old and the new rewards, a line
+                                            each
+  arl reverify runs/NAME --env.options.max_turns=2
+                                            in another environment
 
 Exit code: 0 nothing changed, 1 some rewards did, 2 nothing to verify.
 """
 EXPORT = """\
-Recorded episodes as supervised data, one JSON object a line; or, with --model, a
-checkpoint as a folder that from_pretrained loads.
+Recorded episodes as supervised data, one JSON object a line; or, with --model,
+a checkpoint as a folder that from_pretrained loads.
 
   arl export --sft runs/NAME --out good.jsonl --min-reward 1
-  arl export --sft kept --out data.jsonl      of `arl eval --out kept`
-  arl export --model runs/NAME --out best     its best checkpoint, by trainer.best_metric
+  arl export --sft kept --out data.jsonl    of `arl eval --out kept`
+  arl export --model runs/NAME --out best   its best checkpoint, by
+                                            trainer.best_metric
   arl export --model runs/NAME/checkpoints/step-20 --out model
 
 Each line has messages and tools, as `messages` datasets of TRL and Hugging Face
@@ -250,16 +259,17 @@ does not know what staleness or a batch's size does to learning.
 DOCTOR = """\
 What of this machine works, and what to do where it does not.
 
-`arl doctor` looks at Python, torch, shared memory, disk, GPUs, vLLM, Ray, Slurm
-and every sandbox backend, one line each; only what `arl train --env math` needs
-counts for the exit code. `--engine.type=vllm --engine.python=FILE` asks another
-interpreter for vLLM.
+`arl doctor` looks at Python, torch, models, shared memory, disk, open files,
+GPUs, vLLM, Ray, Slurm and every sandbox backend; only what `arl train --env
+math` needs counts for the exit code. `--engine.type=vllm --engine.python=FILE`
+asks another interpreter for vLLM.
 
 `arl doctor sandbox` tries each thing that the chosen sandbox backend needs of
 kernel, daemon or account, one by one, and says what programs get there. The
 local backend never runs a program with less isolation than it promises: where
-a required probe fails it refuses to start, with the same lines. Where that is for
-want of namespaces, --sandbox.options.isolation=landlock tries what it can do instead.
+a required probe fails it refuses to start, with the same lines. Where that is
+for want of namespaces, --sandbox.options.isolation=landlock tries what it can
+do instead.
 
 Exit code: 0 it works, 1 it does not.
 """
@@ -267,7 +277,7 @@ CHECK = """\
 Does an environment keep the contract? Criterion by criterion, with what to do.
 
   arl check math                       a registered id, or name:value
-  arl check mine:MyEnv                 a class of the current folder, installed or not
+  arl check mine:MyEnv                 a class of the current folder
   arl check math --env.options.level=3 --tasks=10000
   arl check --list                     the criteria, a line each
 

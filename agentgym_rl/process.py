@@ -34,6 +34,20 @@ class ProcessSpec:
     """Of `python -m` that uses no GPU: the slow modules it needs, from which it may be forked."""
 
 
+def reserved_port(address: str = "127.0.0.1") -> socket.socket:
+    """Holds a free port for a server that starts, as long as it is open: the kernel gives it to
+    nobody who asks for any, and a server that is told its number, and sets SO_REUSEADDR as servers
+    do, may listen there."""
+    held = socket.socket()
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, 0))
+    except OSError:
+        held.close()
+        raise
+    return held
+
+
 def free_port(address: str = "127.0.0.1") -> int:
     """A port of this host's `address` that is free now."""
     with socket.socket() as probe:

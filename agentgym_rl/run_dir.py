@@ -22,6 +22,8 @@ MARK = "config.toml"
 TASKS = "tasks.json"
 LOCK = "lock"
 """The kernel says whether it is held; in it are the process, and the machine, that had it last."""
+TOLD = "serve.json"
+"""Where and with which key sessions of `arl serve` are opened."""
 
 
 def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
@@ -94,7 +96,7 @@ def release_if_unused(folder: Path) -> None:
     files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
-            *(MARK, TASKS, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
+            *(MARK, TASKS, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
             *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
         ):
             (folder / name).unlink(missing_ok=True)

@@ -60,8 +60,8 @@ class RunSummary:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
 
-def find_runs(places: Sequence[Path]) -> list[RunSummary]:
-    """Runs, and runs in folders of runs, the newest first.
+def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSummary]:
+    """Runs, and runs in folders of runs, the newest first; `as_named`: in the order of `places`.
 
     Raises:
         ConfigError: a place does not exist.
@@ -72,7 +72,8 @@ def find_runs(places: Sequence[Path]) -> list[RunSummary]:
             raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
         inside = [place] if is_run(place) else sorted(p for p in place.iterdir() if is_run(p))
         folders.update(dict.fromkeys(path.resolve() for path in inside))
-    return sorted(map(summary, folders), key=lambda found: -found.updated_s)
+    found = [summary(folder) for folder in folders]
+    return found if as_named else sorted(found, key=lambda run: -run.updated_s)
 
 
 def is_run(folder: Path) -> bool:

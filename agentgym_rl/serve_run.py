@@ -21,11 +21,9 @@ from .model import resolve_paths
 from .online.app import PREFIX, AdminApp
 from .online.desk import Desk
 from .pace import measuring
+from .run_dir import TOLD, shown
 from .stack import check_policy, check_port, policy_gateway
 from .training import Played, TrainingRun, TrainResult, training
-
-TOLD = "serve.json"
-"""File of the run's folder that says where and with which key sessions are opened."""
 
 
 async def serve(
@@ -139,4 +137,4 @@ class _ServedRun(TrainingRun):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(json.dumps(told, indent=2) + "\n")
-        self.progress.phase(f"serving on {base_url}; sessions: {admin_url}, key in {file}")
+        self.progress.phase(f"serving on {base_url}; sessions: {admin_url}, key in {shown(file)}")

@@ -75,6 +75,12 @@ def test_help_shows_the_keys_of_the_configuration(arl, command):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("command", ["", *cli._COMMANDS])
+def test_help_fits_into_80_columns(arl, command):
+    _, out, _ = arl(*command.split(), "--help")
+    assert not [line for line in out.splitlines() if len(line) > 80]
+
+
 def test_help_names_every_benchmark(arl):
     _, out, _ = arl("bench", "--help")
     files = (Path(__file__).parents[1] / "benchmarks").glob("[!_]*.py")
@@ -238,9 +244,17 @@ def evaluated(*argv: str):
     return asked.config.seed, asked.config.model.path, asked.checkpoint
 
 
+@pytest.mark.parametrize("command", ["audit", "ledger", "timeline", "reverify", "replay --step=3"])
+def test_a_run_that_is_not_there_is_named(arl, command):
+    code, _, err = arl(*command.split(), "runs/none")
+    assert (code, "no folder runs/none here" in err) == (2, True)
+
+
 def test_a_checkpoint_brings_the_configuration_of_its_run(run):
     step = run / "checkpoints" / "step-9"
     assert evaluated("--checkpoint=run/checkpoints/step-9") == (7, "bundled", step)
+    (asked,) = eval_arguments.evaluated(cli.parse(["eval", f"--checkpoint={step}"]))
+    assert asked.model == "run/checkpoints/step-9", "as one would type it"
     (run.parent / "own.toml").write_text("seed = 8")
     assert evaluated(f"--checkpoint={step}", "--config=own.toml") == (8, "bundled", step)
 

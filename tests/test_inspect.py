@@ -7,6 +7,7 @@ import pytest
 from agentgym_rl.inspect.env_text import evaluated_lines, trained_lines
 from agentgym_rl.inspect.plot import plot_reward
 from agentgym_rl.inspect.progress import make_progress, sparkline
+from agentgym_rl.inspect.training_text import training_text
 
 METRICS = {
     "reward/mean": 0.5,
@@ -28,6 +29,24 @@ def test_plain_lines_fit_80_columns(capsys):
     assert len(lines) == 4
     assert max(map(len, lines)) <= 80
     assert re.search(r"step 100/100 +reward 0\.50 +stale 1\.2/2", lines[3])
+
+
+NO_EVALUATION = {
+    **{"run": "runs/a", "steps": 2, "duration_s": 9.0, "overlap": 0.5, "envs": {}, "best": None},
+    **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
+    **{"staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
+    **{"episodes": 16, "episodes_per_s": 2.0, "loop_lag_ms": {"p99": 1.0, "max": 2.0}},
+    **{"sandbox": None, "verifier": None},
+}
+
+
+def test_a_run_without_evaluations_names_none():
+    text = training_text(NO_EVALUATION)
+    assert "held-out" not in text
+    assert text.endswith("next: arl inspect runs/a")
+    text = training_text(NO_EVALUATION | {"eval_before": 0.25})
+    assert re.search(r"held-out reward +0\.250 → -", text)
+    assert text.endswith("next: arl eval --run runs/a --eval.temperature=0")
 
 
 SEVERAL = METRICS | {"env/math/reward/mean": 0.5, "env/gymnasium:FrozenLake-v1/reward/mean": 0.25}

@@ -13,6 +13,7 @@ from agentgym_rl import cli
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.inspect.runs_text import size_text
+from agentgym_rl.run_dir import release_if_unused
 from agentgym_rl.run_list import delete, differing, find_runs, summary
 
 
@@ -66,6 +67,13 @@ def test_states_and_numbers(make):
         with pytest.raises(ConfigError, match="run that lives"):
             delete(living)
     assert living.exists()
+
+
+def test_a_server_that_trained_nothing_leaves_no_address(make):
+    folder = make("a", batches=0, export=False)
+    (folder / "serve.json").write_text("{}")
+    release_if_unused(folder)
+    assert [path.name for path in folder.iterdir()] == []
 
 
 def test_evaluations_before_and_after(make):
@@ -124,7 +132,8 @@ def test_runs_beside_each_other(make, arl):
     make("b", seed=7)
     code, out = arl("--compare", "runs/a", "runs/b")
     assert code == 0
-    assert "seed is" in out
+    assert "seed is 7, not 1" in out
+    assert "seed is 1, not 7" in arl("--compare", "runs/b", "runs/a")[1], "as they are named"
     assert max(map(len, out.splitlines())) <= 80
     assert arl("--compare", "runs/a")[0] == 2
     code, out = arl("--compare", "--json")

@@ -141,16 +141,16 @@ def check(asked: Sequence[Demand], nodes: Sequence[Node]) -> dict[str, list[str]
 
 def table(asked: Sequence[Demand], nodes: Sequence[Node]) -> str:
     """What each kind of process needs, what each node has, and the sums; 80 columns."""
-    lines = [f"{'asked':<28}{'CPU':>8}{'GPU':>8}"]
+    lines = [f"{'asked':<36}{'CPU':>8}{'GPU':>8}"]
     lines += [
-        f"  {f'{it.count} x {it.name} of {it.cpus} CPU, {it.gpus} GPU':<26}"
+        f"  {f'{it.count} x {it.name} of {it.cpus} CPU, {it.gpus} GPU':<34}"
         f"{it.count * it.cpus:>8}{it.count * it.gpus:>8}"
         for it in asked
     ]
-    lines += [f"{'there':<28}{'CPU':>8}{'GPU':>8}"]
-    lines += [f"  {node.name:<26.26}{node.cpus:>8g}{node.gpus:>8g}" for node in nodes]
+    lines += [f"{'there':<36}{'CPU':>8}{'GPU':>8}"]
+    lines += [f"  {node.name:<34.34}{node.cpus:>8g}{node.gpus:>8g}" for node in nodes]
     cpu, gpu = totals(asked, nodes)
-    lines += [f"{'missing':<28}{cpu.missing:>8g}{gpu.missing:>8g}"]
+    lines += [f"{'missing':<36}{cpu.missing:>8g}{gpu.missing:>8g}"]
     return "\n".join(lines)
 
 

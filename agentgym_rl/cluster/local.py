@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import time
 from asyncio.subprocess import DEVNULL, Process
 from contextlib import AsyncExitStack
@@ -23,7 +24,7 @@ from typing import IO
 import aiohttp
 
 from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec, free_port
+from agentgym_rl.process import ProcessSpec, reserved_port
 from agentgym_rl.starter import STARTED_BY
 from agentgym_rl.vital import Vital, state
 
@@ -59,6 +60,8 @@ class LocalProcesses:
         self._ready: set[str] = set()
         self._log_starts: dict[str, int] = {}
         """Where the output of a child's present life begins in its log."""
+        self._ports: dict[str, socket.socket] = {}
+        """Ports of children that are not ready yet."""
         self._files = AsyncExitStack()
 
     async def __aenter__(self) -> LocalProcesses:
@@ -72,6 +75,8 @@ class LocalProcesses:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+        for name in list(self._ports):
+            self._release_port(name)
         await self._files.aclose()
 
     @property
@@ -79,8 +84,15 @@ class LocalProcesses:
         return "127.0.0.1"
 
     async def address(self, name: str) -> tuple[str, int]:
-        """Loopback, whoever it is for, and a port of it that is free now."""
-        return self.host, free_port(self.host)
+        """Loopback, whoever it is for, and a port of it that stays free until it is ready: what it
+        loads before it listens may take a while."""
+        self._release_port(name)
+        self._ports[name] = held = reserved_port(self.host)
+        return self.host, held.getsockname()[1]
+
+    def _release_port(self, name: str) -> None:
+        if held := self._ports.pop(name, None):
+            held.close()
 
     async def start(self, spec: ProcessSpec) -> None:
         """Start a child; its output goes to `logs/<name>.log`, after that of an earlier one."""
@@ -125,6 +137,7 @@ class LocalProcesses:
 
     async def forget(self, name: str) -> None:
         """See `Processes.forget`; on one machine there is nothing but the process."""
+        self._release_port(name)
         if name in self._children:
             await self.end(name)
             del self._children[name]
@@ -159,6 +172,7 @@ class LocalProcesses:
                     raise self._frozen(name, frozen)
                 if await _answers(http, spec.health_url):
                     self._ready.add(name)
+                    self._release_port(name)
                     return
                 await asyncio.sleep(POLL_S)
         raise ProcessDied(

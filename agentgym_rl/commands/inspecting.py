@@ -42,12 +42,15 @@ def _write(args: Namespace, places: list[Path]) -> int:
         print_json(report)
         return 0
     left_out = f"; {report['left_out']:,} only as lines of the table" if report["left_out"] else ""
-    runs = "1 run" if report["runs"] == 1 else f"{report['runs']} runs"
     print(
-        f"{report['out']}: {runs}, {report['episodes']:,} episodes{left_out} "
+        f"{report['out']}: {_runs(report['runs'])}, {report['episodes']:,} episodes{left_out} "
         f"({report['size_bytes'] / 1e6:.1f} MB)"
     )
     return 0
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _serve(args: Namespace, places: list[Path]) -> int:
@@ -59,7 +62,7 @@ def _serve(args: Namespace, places: list[Path]) -> int:
         else:
             print(url)
         sys.stdout.flush()
-        print(f"{num_runs} runs; Ctrl-C ends this", file=sys.stderr, flush=True)
+        print(f"{_runs(num_runs)}; Ctrl-C ends this", file=sys.stderr, flush=True)
         if args.open:
             import webbrowser
 

@@ -33,7 +33,8 @@ def list_parts(args: Namespace) -> int:
         broken = row.error.strip().splitlines()[-1:] or [""]
         text = row.spec.description if row.spec else f"BROKEN: {broken[0]}"
         begin = f"{row.kind:<8} {row.id:<{width}}  "
-        print(textwrap.fill(text, 80, initial_indent=begin, subsequent_indent=" " * len(begin)))
+        wrap = textwrap.TextWrapper(80, begin, " " * len(begin), break_on_hyphens=False)
+        print(wrap.fill(text))
     return 0
 
 

@@ -30,7 +30,9 @@ def ledger(args: Namespace) -> int:
     log.setup()
     from agentgym_rl.inspect.ledger_text import ledger_text
     from agentgym_rl.ledger import audit_ledger
+    from agentgym_rl.run_dir import config_of
 
+    config_of(args.run, f"arl ledger {args.run}")
     report = audit_ledger(args.run)
     if args.json:
         print_json(report)

@@ -29,7 +29,7 @@ def runs(args: Namespace) -> int:
             "no folder `runs` here: `arl train --env math --agent react` makes the first run"
         )
         return 0
-    found = find_runs(args.runs or [Path("runs")])
+    found = find_runs(args.runs or [Path("runs")], as_named=args.compare)
     different: dict[str, Any] = {}
     if args.compare:
         if not 2 <= len(found) <= 26:

@@ -33,7 +33,8 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield from evaluated_lines(result["envs"])
     yield from verdict_lines(result)
     yield from token_lines(result)
-    yield from pace_lines(result)
+    if result["episodes"]:
+        yield from pace_lines(result)
 
 
 def _estimate_lines(result: Mapping[str, Any]) -> Iterator[str]:

@@ -13,16 +13,15 @@ from .pace_text import pace_lines
 
 def training_text(result: Mapping[str, Any]) -> str:
     """The summary of a finished run; `result` is what `--json` prints."""
-    before, after = (
-        "-" if value is None else f"{value:.3f}"
-        for value in (result["eval_before"], result["eval_after"])
-    )
+    rewards = (result["eval_before"], result["eval_after"])
+    before, after = ("-" if reward is None else f"{reward:.3f}" for reward in rewards)
+    evaluated = rewards != (None, None)
     dropped = dict(result["groups_dropped"])
     causes = f" ({counts(dropped)})" if dropped.keys() - {"stale"} else ""
     outcomes = dict(result["eval_outcomes"])
     too_long = outcomes.pop("too_long", 0)
     failed = {k: n for k, n in outcomes.items() if k not in ("completed", "truncated")}
-    lines = ["", *figures("held-out reward", f"{before} → {after}")]
+    lines = ["", *(figures("held-out reward", f"{before} → {after}") if evaluated else ())]
     lines += [*evaluation_lines(result), *trained_lines(result["envs"])]
     if failed:
         lines += figures("", f"left out, as they failed: {counts(failed)}")
@@ -42,4 +41,6 @@ def training_text(result: Mapping[str, Any]) -> str:
     lines += pace_lines(result)
     lines += figures("run folder", result["run"])
     lines += figures("", "reward.png metrics.jsonl episodes.db checkpoints/ export/")
-    return "\n".join([*lines, "", f"next: arl eval --run {result['run']} --eval.temperature=0"])
+    run = result["run"]
+    then = f"arl eval --run {run} --eval.temperature=0" if evaluated else f"arl inspect {run}"
+    return "\n".join([*lines, "", f"next: {then}"])

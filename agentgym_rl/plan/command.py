@@ -10,6 +10,7 @@ from typing import Any
 from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.new_file import new_file
+from agentgym_rl.run_dir import shown
 
 from .calibration import calibrate
 from .gpus import rates_of
@@ -63,7 +64,7 @@ class Planned:
             measured, simulated = self.calibration["measured"], self.calibration["simulated"]
             parts.insert(
                 0,
-                f"Calibrated on {self.rates.calibrated_on}:\n"
+                f"Calibrated on {shown(Path(self.rates.calibrated_on))}:\n"
                 f"  {measured:.3g} episodes/s as it ran, {simulated:.3g} as simulated "
                 f"({simulated / measured - 1:+.1%})\n",
             )

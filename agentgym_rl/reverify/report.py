@@ -49,7 +49,7 @@ class Report:
             (common, count), *_ = why.most_common(1)
             raise ConfigError(
                 f"{self._run}: none of its {counts['not_replayed']} episodes could be verified; "
-                f"{count} because: {common}"
+                f"{count} because: {_in_short(common)}"
             )
         return {
             "run": self._run,
@@ -67,6 +67,12 @@ class Report:
 
     def _count(self, kind: str) -> int:
         return sum(found[kind] for found in self._outcomes.values())
+
+
+def _in_short(why: str) -> str:
+    """The same without a traceback: what was raised is its last line."""
+    before, traceback, lines = why.partition("Traceback (most recent call last):")
+    return before + lines.strip().splitlines()[-1] if traceback else why
 
 
 def _ordered(found: list[Replay]) -> list[Replay]:

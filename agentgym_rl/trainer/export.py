@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.weights.adapter import peft_tensors
+from agentgym_rl.weights.files import save_tensors
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter
@@ -68,12 +68,12 @@ def export_model(
                 shutil.copyfile(item, beside / item.name)
         _set_dtype(beside / "config.json", state)
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-        save_file(tensors, beside / "model.safetensors", {"format": "pt"})
+        save_tensors(tensors, beside / "model.safetensors", {"format": "pt"})
         if adapter is not None:
             adapter.settings.save_pretrained(beside / "adapter")
             tensors = {name: t.detach().contiguous() for name, t in adapter.tensors.items()}
             path = beside / "adapter" / "adapter_model.safetensors"
-            save_file(tensors, path, {"format": "pt"})
+            save_tensors(tensors, path, {"format": "pt"})
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:

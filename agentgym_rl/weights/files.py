@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,12 +44,20 @@ def write_version(
             "label": version_label(version, incarnation=incarnation),
             "crc32": checksum(ready),
         }
-        save_file(ready, beside, metadata)
+        save_tensors(ready, beside, metadata)
         beside.rename(path)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         beside.unlink(missing_ok=True)
         raise WeightsError(f"cannot write policy version {version} to {path}: {error}") from error
     return path
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """A safetensors file with the mode of your umask: `save_file` makes one for its owner alone."""
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    save_file(dict(tensors), path, metadata)
+    path.chmod(mode)
 
 
 def read_version(path: Path) -> dict[str, Tensor]:

@@ -57,6 +57,11 @@ def test_too_small_a_cluster_is_refused_with_a_table():
     assert all(len(line) <= 80 for line in table(asked, EIGHT).splitlines())
 
 
+def test_the_columns_of_the_table_stand_below_each_other():
+    lines = table(demands(_of("embedded:d2+fsdp:d2"), gpus=False), EIGHT).splitlines()
+    assert {len(line) for line in lines} == {52}
+
+
 def test_a_server_larger_than_any_node_is_refused():
     with pytest.raises(ConfigError, match="no node is so large: head has 32 CPU, 8 GPU"):
         check([Demand("engine", 1, cpus=1, gpus=16)], EIGHT)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -111,10 +112,10 @@ def test_a_frozen_child_is_lost_though_nobody_asks_it(tmp_path):
         asyncio.run(play())
 
 
-def answering(hang: Path, seconds: float) -> tuple[str, str]:
+def answering(hang: Path, seconds: float, *, port: int = 0) -> tuple[str, str]:
     """A program that answers health requests, the one after `hang` is there only after a while;
     and its URL."""
-    port = free_port()
+    port = port or free_port()
     code = f"""
 import http.server, pathlib, time
 hang = pathlib.Path({str(hang)!r})
@@ -124,6 +125,19 @@ class Health(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.end_headers()
 http.server.HTTPServer(("127.0.0.1", {port}), Health).serve_forever()"""
     return code, f"http://127.0.0.1:{port}/"
+
+
+def test_a_child_s_port_is_nobody_else_s_before_it_listens(tmp_path):
+    async def play() -> None:
+        async with LocalProcesses(tmp_path, stop_timeout_s=0.2) as processes:
+            host, port = await processes.address("child")
+            with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+                other.bind((host, port))
+            code, url = answering(tmp_path / "hang", 0, port=port)
+            await processes.start(spec(code, health_url=url))
+            await processes.ready("child", timeout_s=60)
+
+    asyncio.run(play())
 
 
 async def ends(path: Path, *, hangs_s: float, limit_s: float, wait_s: float) -> str:

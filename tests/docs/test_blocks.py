@@ -21,7 +21,7 @@ LANGUAGES = {"bash", "python", "toml", "json", "text"}
 # What a reader puts in the place of these. Folders of runs are looked for only when a command runs.
 PLACEHOLDERS = {"FOLDER": "bundled"}
 # Programs of others: that they are spelled as their shell takes them is all that can be said here.
-OTHERS = {"apt-get", "cat", "cd", "curl", "npm", "ray", "vllm", "export", "jq"}
+OTHERS = {"apt-get", "cat", "cd", "curl", "echo", "npm", "ray", "vllm", "export", "jq"}
 
 
 @pytest.fixture(autouse=True)

@@ -206,6 +206,7 @@ def test_an_environment_that_fails_always_verifies_nothing(run, reverify, monkey
     done = reverify(run)
     assert done.code == 2
     assert "none of its 6 episodes could be verified; 6 because: the environment" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_an_environment_that_cannot_be_made_is_explained(run, reverify):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +30,16 @@ def test_a_version_comes_back_bit_for_bit(tmp_path):
     found = read_version(path)
     assert found.keys() == tied.keys()
     assert all(torch.equal(found[k], tied[k]) and found[k].dtype == tied[k].dtype for k in tied)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_version_has_the_mode_of_the_umask(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        path = write_version(tmp_path, 7, TENSORS)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_labels_and_names_carry_the_incarnation(tmp_path):
