@@ -20,6 +20,8 @@ from .vital import state
 State = Literal["running", "frozen", "finished", "stopped"]
 LAST = 5
 """Batches over which the newest numbers are averaged."""
+_READERS = ("episodes.db-shm", "episodes.db-wal")
+"""Files that whoever reads a log makes, too."""
 MEANS: Mapping[str, str] = {
     "staleness": "staleness/mean",
     "overlap": "overlap",
@@ -109,7 +111,7 @@ def summary(folder: Path) -> RunSummary:
         eval_before=rewards.get(0),
         eval_after=later[-1] if later else None,
         means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
-        updated_s=max((stat.st_mtime for _, stat in files), default=0.0),
+        updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
         size_bytes=sum(stat.st_size for _, stat in files),
         error=error,
         config=config,

@@ -69,6 +69,7 @@ async def training(
     Raises:
         ConfigError: the folder is another run's, or holds nothing to go on with.
     """
+    begun_s = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(cluster_of(config))
         if resume is None:
@@ -173,6 +174,7 @@ async def training(
             progress,
             recovered,
             evaluations,
+            begun_s,
         )
 
 
@@ -209,6 +211,8 @@ class TrainingRun(ABC):
     progress: Progress
     recovered: Recovered
     evaluations: EvalQueue
+    begun_s: float
+    """When it was opened, by the monotonic clock: before its model was warmed up, if it was."""
     workers: ElasticWorkers | None = None
     """Who plays, where that is others, once they are being started."""
 
@@ -223,7 +227,6 @@ class TrainingRun(ABC):
 
     async def run(self) -> TrainResult:
         """The whole run; returns when every process has ended."""
-        start = time.monotonic()
         self.progress.phase("starting engines and trainer")
         token = secrets.token_hex(16)
         async with (
@@ -242,7 +245,7 @@ class TrainingRun(ABC):
             played,
             title=self.title,
             trainer_restarts=self.trainer.restarts,
-            duration_s=time.monotonic() - start,
+            duration_s=time.monotonic() - self.begun_s,
         )
 
     async def _run(self, controller_url: str) -> Played:

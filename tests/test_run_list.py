@@ -52,6 +52,15 @@ def arl(capsys, tmp_path, monkeypatch):
     return arl
 
 
+def test_who_only_reads_a_log_does_not_make_its_run_younger(make):
+    folder = make("old")
+    before = summary(folder).updated_s
+    for name in ("episodes.db-shm", "episodes.db-wal"):
+        (folder / name).touch()
+        os.utime(folder / name, (before + 60, before + 60))
+    assert summary(folder).updated_s == before
+
+
 def test_states_and_numbers(make):
     done = summary(make("done", batches=7, steps=7))
     assert (done.state, done.batches, done.batches_planned) == ("finished", 7, 7)

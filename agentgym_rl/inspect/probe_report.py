@@ -48,6 +48,8 @@ def _lines(probe: Probe, width: int) -> list[str]:
     wrapped = [
         line
         for part in text.splitlines()
-        for line in textwrap.wrap(part, _WIDTH - 7 - width, break_on_hyphens=False)
+        for line in textwrap.wrap(
+            part, _WIDTH - 7 - width, break_on_hyphens=False, break_long_words=False
+        )
     ] or [""]
     return [(head if i == 0 else indent) + line for i, line in enumerate(wrapped)]
