@@ -1,0 +1,101 @@
+"""Groups at once, fixed and adapted, in real runs; and the environment whose tools take time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from math import isnan, nan
+from statistics import median
+from typing import Any
+
+from arl_envs.math.env import MathEnv
+
+from agentgym_rl.adapting import METRIC
+from agentgym_rl.env import Message, Step
+
+from ._common import say
+from ._runs import Run, RunFailed, train
+
+ROUNDS = 5
+TOOL_S = 1.0
+SETTLED = 10
+"""Batches after which the rate is looked at: until then an adapted run still looks for its own."""
+
+_SLOW = (
+    *("--env=benchmarks._adaptive:SlowTools", "--rollout.max_staleness=4"),
+    *("--rollout.groups_per_batch=4", "--rollout.group_size=4"),
+)
+SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
+    "the main job": (("--env=math",), (2, 16, 24)),
+    f"tools of {TOOL_S:g} s": (_SLOW, (2, 8, 20)),
+}
+"""Flags, and how many groups at once where that is fixed: few, the default, all that the bound on
+staleness admits."""
+JOB = ("--agent=react", "--eval.num_tasks=0", "--logging.plot=false", "--steps=30")
+
+Row = dict[str, Any]
+
+
+class SlowTools(MathEnv):
+    """The math environment with a calculator that somebody far away has."""
+
+    async def step(self, action: Message) -> Step:
+        if action.get("tool_calls"):
+            await asyncio.sleep(TOOL_S)
+        return await super().step(action)
+
+
+def adaptive_rows(kept: Path | None) -> list[Row]:
+    """One row for each setting and way, from ROUNDS rounds by turns; `kept`: a file of the runs,
+    with which an interrupted measurement goes on."""
+    lines = kept.read_text().splitlines() if kept and kept.exists() else []
+    runs: list[Row] = [json.loads(line) for line in lines]
+    for number in range(ROUNDS):
+        for setting, (flags, fixed) in SETTINGS.items():
+            for way, more in _ways(fixed).items():
+                key = {"setting": setting, "groups_at_once": way, "round": number}
+                if any(key.items() <= run.items() for run in runs):
+                    continue
+                try:
+                    found = train(f"{setting}, {way}", [*JOB, *flags, *more])
+                except RunFailed as error:
+                    say(f"{setting}, {way}: {error}")
+                    continue
+                runs.append(key | _figures(found))
+                if kept:
+                    with kept.open("a") as file:
+                        file.write(json.dumps(runs[-1]) + "\n")
+    return [
+        _row(setting, way, runs) for setting, (_, fixed) in SETTINGS.items() for way in _ways(fixed)
+    ]
+
+
+def _ways(fixed: Sequence[int]) -> dict[str, Sequence[str]]:
+    ways: dict[str, Sequence[str]] = {
+        f"fixed at {count}": (f"--rollout.max_concurrent={count}",) for count in fixed
+    }
+    return ways | {"adapted": ("--rollout.concurrency=adaptive",)}
+
+
+def _figures(found: Run) -> Row:
+    later = found.steps[SETTLED:]
+    return {
+        "episodes_per_s": len(later) * _episodes(later[0]) / sum(s["time/step"] for s in later),
+        "groups": sum(step.get(METRIC, nan) for step in later) / len(later),
+        "staleness": sum(step["staleness/mean"] for step in later) / len(later),
+    }
+
+
+def _episodes(step: Mapping[str, Any]) -> float:
+    return sum(value for key, value in step.items() if key.endswith("/episodes"))
+
+
+def _row(setting: str, way: str, runs: Sequence[Row]) -> Row:
+    of = [run for run in runs if (run["setting"], run["groups_at_once"]) == (setting, way)]
+    row: Row = {"system": way, "setting": setting, "groups_at_once": way, "runs": len(of)}
+    for key in ("episodes_per_s", "groups", "staleness"):
+        found = [run[key] for run in of if not isnan(run[key])]
+        row[key] = round(median(found), 2) if found else None
+    return row
