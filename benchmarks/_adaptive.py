@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from math import isnan, nan
 from statistics import median
 from typing import Any
 
@@ -83,7 +82,7 @@ def _figures(found: Run) -> Row:
     later = found.steps[SETTLED:]
     return {
         "episodes_per_s": len(later) * _episodes(later[0]) / sum(s["time/step"] for s in later),
-        "groups": sum(step.get(METRIC, nan) for step in later) / len(later),
+        "groups": sum(step[METRIC] for step in later) / len(later) if METRIC in later[0] else None,
         "staleness": sum(step["staleness/mean"] for step in later) / len(later),
     }
 
@@ -96,6 +95,6 @@ def _row(setting: str, way: str, runs: Sequence[Row]) -> Row:
     of = [run for run in runs if (run["setting"], run["groups_at_once"]) == (setting, way)]
     row: Row = {"system": way, "setting": setting, "groups_at_once": way, "runs": len(of)}
     for key in ("episodes_per_s", "groups", "staleness"):
-        found = [run[key] for run in of if not isnan(run[key])]
+        found = [run[key] for run in of if run[key] is not None]
         row[key] = round(median(found), 2) if found else None
     return row

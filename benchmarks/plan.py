@@ -6,9 +6,9 @@ a file; then they are made, and compared. "vllm": the same on a vLLM server, if 
 names an interpreter that has it. A fourth, "adaptive", predicts nothing: real runs with a fixed
 number of groups at once, and with one that is adapted, five rounds by turns.
 
-ARL_BENCH_PART=paper, runs, vllm or adaptive does one part. With ARL_BENCH_ROWS=FILE the rows of finished runs
-are kept in that file and the predictions in FILE.PART.json: begun again, it predicts nothing
-anew and goes on with the runs that are missing. The machine has to be otherwise idle.
+ARL_BENCH_PART=paper, runs, vllm or adaptive does one part. With ARL_BENCH_ROWS=FILE the rows of
+finished runs are kept in that file and the predictions in FILE.PART.json: begun again, it predicts
+nothing anew and goes on with the runs that are missing. The machine has to be otherwise idle.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentgym_rl.config import load_config
-from benchmarks import plan
+from benchmarks import _adaptive, plan
 from benchmarks._plan_paper import Setting, _fixed, paper_rows
 
 
@@ -17,6 +17,19 @@ def test_every_run_is_a_configuration_of_its_own(flags):
         )
 
     assert config(*flags) != config()
+
+
+@pytest.mark.parametrize("setting", _adaptive.SETTINGS)
+def test_every_way_is_a_configuration_that_can_be_run(setting):
+    flags, fixed = _adaptive.SETTINGS[setting]
+    for way, more in _adaptive._ways(fixed).items():
+        given = (*_adaptive.JOB[1:], *flags, *more)
+        rollout = load_config(
+            None,
+            dict(flag.removeprefix("--").split("=", 1) for flag in given if "env=" not in flag),
+        ).rollout
+        assert (rollout.concurrency == "adaptive") == (way == "adapted")
+        assert rollout.admitted_groups <= rollout.most_groups
 
 
 def test_what_is_there_is_neither_predicted_nor_run_again(tmp_path, monkeypatch):
