@@ -34,8 +34,7 @@ def text(found: Sequence[Kept]) -> str:
         KeyError: the template names a table that there is not.
     """
     tables: dict[str, Callable[[], str]] = {
-        "faults": lambda: faults([row for row in _faults() if not _on_ray(row)]),
-        "faults on ray": lambda: faults([row for row in _faults() if _on_ray(row)]),
+        "faults": lambda: faults(_faults()),
         "controller": lambda: controller(next(k for k in found if k.name == "controller")),
         "all": lambda: overview(found),
     }
@@ -85,15 +84,15 @@ def controller(kept: Kept) -> str:
 def faults(rows: Sequence[Row]) -> str:
     """One line for each fault: the middle and the worst of what it cost."""
     lines = [
-        "| fault | runs | noticed after, s: median, worst | at full speed after, s: median, "
+        "| fault | on | runs | noticed after, s: median, worst | at full speed after, s: median, "
         "worst | groups lost | trained twice | poisoned rewards | false alarms |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     failed = Counter(row["fault"] for row in rows if row.get("error"))
-    for line in sorted(table(rows), key=lambda line: line["fault"]):
+    for line in sorted(table(rows), key=lambda line: _what_and_where(line["fault"])):
         name, lost = line["fault"], ("groups_lost", "duplicated", "poisoned_rewards")
         cells = (
-            name.removeprefix("ray: "),
+            *_what_and_where(name),
             f"{line['runs']}, {failed[name]} failed" if failed[name] else str(line["runs"]),
             _spread(line, "detected_s"),
             _spread(line, "full_speed_s"),
@@ -112,5 +111,6 @@ def _faults(file: Path = FAULTS) -> list[Row]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def _on_ray(row: Row) -> bool:
-    return str(row["fault"]).startswith("ray: ")
+def _what_and_where(fault: str) -> tuple[str, str]:
+    what = fault.removeprefix("ray: ")
+    return what, "one machine" if what == fault else "Ray"

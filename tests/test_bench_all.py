@@ -80,7 +80,9 @@ def test_faults_are_counted_from_their_rows():
     ended = {"fault": row["fault"], **unmeasured(), "error": "it ended"}
     rows = [row, row | {"detected_s": None, "full_speed_s": 3.0}, ended]
     table = _measurements.faults(rows).splitlines()
-    assert table[2:] == ["| engine killed | 3, 1 failed | 0.5, 0.5 | 6.0, 9.0 | 2 | 0 | 0 | 0 |"]
+    assert table[2:] == [
+        "| engine killed | Ray | 3, 1 failed | 0.5, 0.5 | 6.0, 9.0 | 2 | 0 | 0 | 0 |"
+    ]
 
 
 def test_text_of_a_result_cannot_leave_its_cell():
