@@ -52,17 +52,17 @@ class HeldThread(ThreadPoolExecutor):
         self._number += 1
         done: Future[object] = Future()
         done.set_running_or_notify_cancel()
-        job = partial(_done, done, partial(work, *args, **kwargs))
-        if self._first <= self._number < self._last:
-            self.num_held += 1
-            self._held.append(job() if self._after else lambda: job()())
-        else:
-            job()()
+        job = partial(work, *args, **kwargs)
+        if not self._first <= self._number < self._last:
+            _outcome(done, job)()
+            return done
+        self.num_held += 1
+        self._held.append(_outcome(done, job) if self._after else lambda: _outcome(done, job)())
         return done
 
 
-def _done(done: Future[object], work: Callable[[], object]) -> Callable[[], None]:
-    """Do it; who is then called tells those who wait for it."""
+def _outcome(done: Future[object], work: Callable[[], object]) -> Callable[[], None]:
+    """Does the work; what is returned tells those who wait for it."""
     try:
         found = work()
     except BaseException as error:
@@ -88,9 +88,6 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._steps: list[asyncio.Task[object]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._steps)
 
     def begin(self, step: Step) -> asyncio.Task[object]:
         self._steps.append(loop().create_task(step))
