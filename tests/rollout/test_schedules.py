@@ -7,6 +7,7 @@ tries as many as asked for: `python -m tests.rollout.test_schedules SEED COUNT`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -30,10 +31,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl import buffer, controller
+from agentgym_rl import buffer, controller, group_commit
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.group_commit import GroupCommit
 from tests.exhaustive import EXHAUSTIVE
 
 from .under_way import thread
@@ -267,6 +269,20 @@ def _a_member_is_lost(patch):
     patch.setattr(EpisodeLog, "add_member", add_member)
 
 
+def _told_while_another_is_written(patch):
+    plain = GroupCommit.do
+
+    async def do(self, statements, *, durably=False):
+        if self._is_writing:
+            done = asyncio.get_running_loop().create_future()
+            done.add_done_callback(asyncio.Future.exception)  # nobody else asks for it
+            self._waiting.append(group_commit._Request(statements, durably, done))
+        else:
+            await plain(self, statements, durably=durably)
+
+    patch.setattr(GroupCommit, "do", do)
+
+
 def _the_budget_stays_away(patch):
     plain = Buffer.give_back
 
@@ -292,7 +308,7 @@ def _another_order_again(patch):
 PLANTED = [
     *(_too_old_by_one, _too_old_meanwhile, _one_group_too_many, _leased_groups_wait_too),
     *(_given_away_unrecorded, _a_member_is_lost, _the_budget_stays_away, _late_reports_count),
-    _another_order_again,
+    *(_told_while_another_is_written, _another_order_again),
 ]
 
 
