@@ -7,6 +7,7 @@ tries as many as asked for: `python -m tests.rollout.test_schedules SEED COUNT`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -30,13 +31,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl import buffer, controller
+from agentgym_rl import buffer, controller, group_commit
 from agentgym_rl.buffer import Buffer
 from agentgym_rl.controller import Controller
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.group_commit import GroupCommit
 from tests.exhaustive import EXHAUSTIVE
 
-from .world import World, settings
+from .under_way import thread
+from .world import STEPS, World, settings
 
 SCHEDULES = 120
 UNTIL_FOUND = 400
@@ -53,11 +56,23 @@ CONFIGS = [
     settings(0, None, 4),
     settings(1, None, 8),
     settings(1, None, 3),
+    settings(1, None, 16),
     settings(2, 1, 8),
     settings(2, None, 16),
 ]
 HOW = ["well", "well", "well", "well", "as others", "fails"]
 moves = st.tuples(st.integers(-3, 2), st.sampled_from([9, 9, 1, 0]), st.sampled_from(HOW))
+turns = st.integers(0, 16)
+"""Of the event loop, after which the trainer asks."""
+stragglers = st.fixed_dictionaries(
+    {
+        "groups": st.sampled_from([2, 2, 1, 3]),
+        "more": st.sampled_from([0, 0, 1, -1]),
+        "others": st.lists(moves, min_size=2, max_size=8),
+        "ends": st.lists(st.integers(-3, 2), min_size=4, max_size=6),
+        "asks": turns,
+    }
+)
 ACCIDENTS: dict[str, Callable[[World], None]] = {
     "trainer lost": lambda world: world.lose_trainer(late=False),
     "trainer lost, its report late": lambda world: world.lose_trainer(late=True),
@@ -76,13 +91,18 @@ class Schedule(RuleBasedStateMachine):
         super().__init__()
         self.world: World | None = None
 
-    @initialize(config=st.sampled_from(CONFIGS), held=st.integers(0, 2))
-    def begin(self, config, held):
+    @initialize(
+        config=st.sampled_from(CONFIGS), held=st.integers(0, 2), late=st.none() | stragglers
+    )
+    def begin(self, config, held, late):
         self.world = World(config, held=held)
+        if late:
+            self.fall_behind(late)
 
-    @rule(moves=st.lists(moves, min_size=2, max_size=8), asks=st.booleans())
+    @rule(moves=st.lists(moves, min_size=2, max_size=8), asks=st.none() | turns)
     def go_on(self, moves, asks):
         """All that may begin does, some of it ends, and what can be trained is."""
+        self.world.let_go()
         for _ in range(8):
             self.world.start()
         self.world.play(moves, asks=asks)
@@ -92,12 +112,25 @@ class Schedule(RuleBasedStateMachine):
     @rule(
         groups=st.integers(0, 4),
         moves=st.lists(moves, min_size=1, max_size=6),
-        asks=st.booleans(),
+        asks=st.none() | turns,
     )
     def play(self, groups, moves, asks):
         for _ in range(groups):
             self.world.start()
         self.world.play(moves, asks=asks)
+
+    @precondition(lambda self: self.world.life.trainer.step + self.world.until_stale < STEPS)
+    @rule(late=stragglers)
+    def fall_behind(self, late):
+        """Batches are trained, while the oldest groups play on, until these are too old or almost;
+        then they end, after some of the others, and the trainer asks."""
+        for _ in range(self.world.until_stale + late["more"]):
+            self.world.train(but=late["groups"])
+        for _ in range(4):
+            self.world.start()
+        self.world.play(late["others"], asks=None, of=slice(late["groups"], None))
+        ends = [(pick, 9, "well") for pick in late["ends"]]
+        self.world.play(ends, asks=late["asks"], of=slice(late["groups"]))
 
     @precondition(lambda self: self.world.hand is not None or self.world.is_ready)
     @rule(reports=st.booleans(), saves=st.booleans())
@@ -115,6 +148,15 @@ class Schedule(RuleBasedStateMachine):
     @rule(transactions=st.integers(1, 4), after=st.booleans())
     def arm(self, transactions, after):
         self.world.arm(transactions, after=after)
+
+    @rule(first=st.integers(1, 3), count=st.integers(1, 2), after=st.booleans())
+    def slow(self, first, count, after):
+        self.world.hold(first, count, after=after)
+
+    @precondition(lambda self: thread().holds)
+    @rule()
+    def let_go(self):
+        self.world.let_go()
 
     @invariant()
     def books_agree(self):
@@ -151,7 +193,8 @@ def main(number: int, count: int) -> None:
     for done in range(0, count, CHUNK):
         try_schedules(min(CHUNK, count - done), number + done)
     seconds = time.process_time() - start
-    sys.stdout.write(f"{count} schedules in {seconds:.0f} s of CPU: {dict(Schedule.seen)}\n")
+    seen = dict(Schedule.seen) | {"held up": thread().num_held}
+    sys.stdout.write(f"{count} schedules in {seconds:.0f} s of CPU: {seen}\n")
 
 
 @pytest.mark.slow
@@ -178,6 +221,17 @@ def _too_old_by_one(patch):
         config, self.config = self.config, older
         found = plain(self)
         self.config = config
+        return found
+
+    patch.setattr(Buffer, "drop_stale", drop_stale)
+
+
+def _too_old_meanwhile(patch):
+    plain = Buffer.drop_stale
+
+    def drop_stale(self):
+        found = [] if self.__dict__.pop("has_dropped", False) else plain(self)
+        self.__dict__.update({"has_dropped": True} if found else {})
         return found
 
     patch.setattr(Buffer, "drop_stale", drop_stale)
@@ -215,6 +269,20 @@ def _a_member_is_lost(patch):
     patch.setattr(EpisodeLog, "add_member", add_member)
 
 
+def _told_while_another_is_written(patch):
+    plain = GroupCommit.do
+
+    async def do(self, statements, *, durably=False):
+        if self._is_writing:
+            done = asyncio.get_running_loop().create_future()
+            done.add_done_callback(asyncio.Future.exception)  # nobody else asks for it
+            self._waiting.append(group_commit._Request(statements, durably, done))
+        else:
+            await plain(self, statements, durably=durably)
+
+    patch.setattr(GroupCommit, "do", do)
+
+
 def _the_budget_stays_away(patch):
     plain = Buffer.give_back
 
@@ -238,8 +306,9 @@ def _another_order_again(patch):
 
 
 PLANTED = [
-    *(_too_old_by_one, _one_group_too_many, _leased_groups_wait_too, _given_away_unrecorded),
-    *(_a_member_is_lost, _the_budget_stays_away, _late_reports_count, _another_order_again),
+    *(_too_old_by_one, _too_old_meanwhile, _one_group_too_many, _leased_groups_wait_too),
+    *(_given_away_unrecorded, _a_member_is_lost, _the_budget_stays_away, _late_reports_count),
+    *(_told_while_another_is_written, _another_order_again),
 ]
 
 

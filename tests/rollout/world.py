@@ -1,8 +1,9 @@
 """A run under any schedule of episodes, batches, losses and crashes, with books of its own.
 
 Log, buffer, controller and groups are the real ones, over a folder in memory; who plays, who
-trains and when somebody dies is decided from outside (`test_schedules.py`). The books hold what
-others were told, which no crash may take back; every step is compared with them.
+trains, when somebody dies and when a write takes long is decided from outside
+(`test_schedules.py`). The books hold what others were told, which no crash may take back; every
+step is compared with them.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from agentgym_rl.batch import StepReport
+import pytest
+
+from agentgym_rl.batch import BatchShard, StepReport
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.ledger import audit_ledger
@@ -29,8 +32,11 @@ from agentgym_rl.trajectory import Outcome, Row, Trajectory
 
 from .conftest import make_row
 from .lives import Killed, Life, Mortal
+from .under_way import Step, UnderWay, loop, thread
 
-STEPS, B, SIZE, RANKS = 4, 2, 2, 2
+STEPS, B, SIZE, RANKS = 5, 2, 2, 2
+PATIENCE = 24
+"""Turns of the event loop that the trainer waits for a batch."""
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
@@ -50,12 +56,6 @@ def settings(max_staleness: int, lookahead: int | None, max_concurrent: int) -> 
 
 
 @cache
-def loop() -> asyncio.AbstractEventLoop:
-    """One for all worlds of a process."""
-    return asyncio.new_event_loop()
-
-
-@cache
 def empty_folder() -> Path:
     """A run's folder before its first start, to be copied: that is faster than to make it."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY, prefix="world-of-arl-"))
@@ -71,8 +71,15 @@ def row(oldest: int, newest: int) -> Row:
 
 
 class Fragile(Mortal):
-    """Once dead it writes nothing more. All happens in one thread, so a schedule that failed
-    fails again."""
+    """Once dead it writes nothing more."""
+
+    is_dead = False
+    restarted = EpisodeLog.restarted
+
+    def __init__(self, path: Path, last: int, *, after: bool) -> None:
+        super().__init__(path, last, after=after)
+        self.dropping: set[str] = set()
+        """Groups that it was told were dropped, before it has written that down or after."""
 
     def _run(self, actions, *, durably):
         if self.is_dead:
@@ -83,13 +90,9 @@ class Fragile(Mortal):
             self.is_dead = True
             raise
 
-    is_dead = False
-    restarted = EpisodeLog.restarted
-
-    async def _transact(self, actions, *, durably=False):
-        await asyncio.sleep(0)
-        self._run(actions, durably=durably)
-        await asyncio.sleep(0)
+    async def drop(self, groups, cause):
+        self.dropping.update(group.group_id for group in groups)
+        await super().drop(groups, cause)
 
 
 @dataclass(eq=False)
@@ -110,7 +113,7 @@ class Playing:
 
 class World:
     """The run, and the books. Methods take one step each; one in which the process dies ends with
-    the process started again."""
+    the process started again. While the thread is held up they may not end: others do meanwhile."""
 
     def __init__(self, config: Config, *, held: int = 0) -> None:
         """`held`: so many groups, the oldest, are played only when there are no others."""
@@ -133,10 +136,11 @@ class World:
         """The latest that any life had."""
         self._rewards = itertools.count(1)
         self._stack = ExitStack()
+        self._under_way = UnderWay()
         self._open()
 
     def close(self) -> None:
-        self._stack.close()
+        self._end()
         self._reader.close()
         shutil.rmtree(self.run)
 
@@ -155,66 +159,65 @@ class World:
         if not todo:
             self._do(self._finish(playing))
 
-    def play(self, moves: Sequence[tuple[int, int, str]], *, asks: bool) -> None:
+    def play(
+        self, moves: Sequence[tuple[int, int, str]], *, asks: int | None, of: slice | None = None
+    ) -> None:
         """Episodes end, all at once: of which group, how many versions ago they began, and how
-        they went. `asks`: meanwhile the trainer asks for its batch."""
-
-        async def together() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                for pick, lag, how in moves:
-                    able = [playing for playing in self.playing.values() if playing.todo]
-                    if able := able[self._held :] or able:
-                        playing = able[pick % len(able)]
-                        name = playing.todo.pop(0)
-                        tasks.create_task(self._play(playing, name, lag, how))
-                if asks and self.hand is None and self.is_ready:
-                    tasks.create_task(self._ask())
-
-        self._do(together())
+        they went. `asks`: so many turns later, or as soon as there is a batch, the trainer asks
+        for it. `of`: which groups, counted from the oldest, if there are any; None: those that are
+        not held."""
+        of = of or slice(self._held, None)
+        steps: list[Step] = []
+        for pick, lag, how in moves:
+            able = [playing for playing in self.playing.values() if playing.todo]
+            if able := able[of] or able:
+                playing = able[pick % len(able)]
+                steps.append(self._play(playing, playing.todo.pop(0), lag, how))
+        if asks is not None:
+            steps.append(self._ask_later(asks))
+        self._do(*steps)
 
     def ask(self) -> None:
-        """The ranks ask for their batch, while nothing else happens."""
+        """The ranks ask for their batch; nothing else happens, but what is under way."""
         step = self.life.trainer.step
-        if self.hand is not None or not self.is_ready:
+        if not self.is_ready:
             return
         waiting = self._waiting()
         fresh = [g for g in waiting if self._age(g, step) <= self.config.rollout.max_staleness]
         expected = self.batches.get(step) or fresh[:B]
-        if not self._do(self._ask()):
-            return
-        assert self.hand == (expected if len(expected) == B else None)
+        if self._do(self._ask()):
+            assert self.hand == (expected if len(expected) == B else None)
 
     def report(self) -> None:
         """The batch in hand is trained."""
-        if self.hand is None:
-            return
-        report = self._train()
-        if self._do(self._report(report, self.life.controller.token)):
-            self.last = report
-            assert self.life.buffer.version == self.version
+        if self.hand is not None:
+            self._do(self._report(self._train(), self.life.controller.token))
 
     def checkpoint(self) -> None:
         """The trainer saves what it has."""
-        if self.last is None:
+        if self.last is None or self._is_busy:
             return
         path, self.last = self.life.trainer.checkpoint(self.last), None
         self._do(self.life.controller.checkpointed(self.life.trainer.step, str(path)))
 
     def lose_trainer(self, *, late: bool) -> None:
         """The ranks are gone, and others come; `late`: their last report is under way."""
+        if self._is_replaced:
+            return
         token, report = self.life.controller.token, None
         if late and self.hand is not None:
             report = self._train()
         self.hand = self.last = None
 
         async def replace() -> None:
+            self._is_replaced = True
             await self.life.replace_trainer()
+            self._is_replaced = False
             if report is not None:
                 again = await self.life.controller.reported(report, token=token)
                 assert again is None, "a report of ranks that were replaced counts"
 
-        if self._do(replace()):
-            assert self.life.buffer.version == self.version
+        self._do(replace())
 
     def crash(self, *, at_start: bool = False, loses_checkpoint: bool = False) -> None:
         """The process dies now, and is started again; it may die at its very start, once more, or
@@ -222,31 +225,48 @@ class World:
         newest = newest_checkpoint(self.run / "checkpoints")
         if loses_checkpoint and newest is not None:
             shutil.rmtree(newest)
-        self._stack.close()
+        self._end()
         self.seen["crashes"] += 1
         if at_start:
             log = Fragile(self.run / "episodes.db", 1, after=self.seen["crashes"] % 2 == 0)
-            with ExitStack() as stack:
-                assert not self._survives(self._opened(log, stack))
+            with ExitStack() as stack, pytest.raises(Killed):
+                loop().run_until_complete(self._opened(log, stack))
         self._open()
 
     def arm(self, transactions: int, *, after: bool) -> None:
         """The process will die in so many transactions from now, before or after the last."""
         self.life.log.left, self.life.log.after = transactions, after
 
+    def hold(self, first: int, count: int, *, after: bool) -> None:
+        """The log will be slow: so many writes, the `first` from now on, end when they are let go,
+        and what comes meanwhile waits for them."""
+        thread().hold(first, count, after=after)
+
+    def let_go(self) -> None:
+        """What is held up goes on."""
+        thread().let_go()
+        self._do()
+
+    def train(self, *, but: int) -> None:
+        """All groups that may be played are, `but` the so many oldest if there are others, and
+        what can be trained then."""
+        while self.life.buffer.capacity >= 1:
+            self.start()
+        groups = len(self.playing)
+        groups = groups - but if groups > but else groups
+        self.play([(0, 9, "well")] * SIZE * groups, asks=None, of=slice(but, None))
+        self.ask()
+        self.report()
+
     def drain(self) -> None:
         """Go on without accidents until the run is finished; then all must have come out right."""
         self.life.log.left = 0
+        thread().hold(0, 0, after=False)
+        self.let_go()
         for _ in range(8 * STEPS):
             if self.life.trainer.step == STEPS and self.hand is None:
                 break
-            while self.life.buffer.capacity >= 1:
-                self.start()
-            groups = len(self.playing)
-            groups = groups - self._held if groups > self._held else groups
-            self.play([(0, 9, "well")] * SIZE * groups, asks=False)
-            self.ask()
-            self.report()
+            self.train(but=self._held)
         assert self.life.trainer.step == STEPS, "the run stands still"
         trained = list(itertools.chain.from_iterable(self.batches[n] for n in range(STEPS)))
         assert sorted(trained) == sorted(n for n, cause in self.ended.items() if not cause)
@@ -264,9 +284,11 @@ class World:
         """After every step: counters, budgets and versions are those of the books."""
         buffer, rollout = self.life.buffer, self.config.rollout
         causes = Counter(self.ended.values())
+        dropping = [name for name in self.life.log.dropping if not self.ended[name]]
+        causes.update({"": -len(dropping), "stale": len(dropping)})
         accepted, running = causes.pop("", 0), len(self.playing)
         assert (buffer.accepted, buffer.running) == (accepted, running)
-        assert buffer.dropped == causes
+        assert buffer.dropped == +causes
         assert buffer.version == self.version
         lookahead = rollout.max_staleness if rollout.lookahead is None else rollout.lookahead
         assert buffer.capacity == min(
@@ -313,26 +335,22 @@ class World:
         assert {group.group_id for group in found.waiting} == set(self._waiting())
 
     # ------------------------------------------------------------ how
-    def _do(self, step: Coroutine[None, None, object]) -> bool:
-        """Whether the process survives it."""
-        if self._survives(step):
-            return True
+    def _do(self, *steps: Step) -> bool:
+        """Whether all of them have ended, and the process lives."""
+        begun = [self._under_way.begin(step) for step in steps]
+        if self._under_way.go_on():
+            return all(step.done() for step in begun)
         self.seen["deaths"] += 1
-        self._stack.close()
+        self._end()
         self._open()
         return False
 
-    def _survives(self, step: Coroutine[None, None, object]) -> bool:
-        try:
-            loop().run_until_complete(step)
-        except Killed:
-            return False
-        except BaseExceptionGroup as group:
-            _, others = group.split(Killed)
-            if others is not None:
-                raise others from None
-            return False
-        return True
+    def _end(self) -> None:
+        """The process is gone."""
+        self.seen["ends meanwhile"] += thread().holds
+        self.life.log.is_dead = True
+        self._under_way.end()
+        self._stack.close()
 
     def _open(self) -> None:
         """The process starts."""
@@ -345,6 +363,10 @@ class World:
         """The batch that the ranks have."""
         self.last: StepReport | None = None
         """Of the weights that the ranks have, unless they are saved."""
+        self._busy: set[str] = set()
+        """Tokens of ranks that ask or report."""
+        self._is_replaced = False
+        """Whether ranks are gone, and others have not begun."""
         self.version = self.life.trainer.step
         self._check_opened(before)
 
@@ -382,35 +404,67 @@ class World:
         self.seen[cause or "groups"] += 1
 
     @property
+    def _is_busy(self) -> bool:
+        return self._is_replaced or self.life.controller.token in self._busy
+
+    @contextmanager
+    def _being_busy(self) -> Iterator[str]:
+        token = self.life.controller.token
+        self._busy.add(token)
+        try:
+            yield token
+        finally:
+            self._busy.discard(token)
+
+    @property
+    def until_stale(self) -> int:
+        """Batches after which groups that begin now are too old."""
+        return self.config.rollout.max_staleness + 1
+
+    @property
     def is_ready(self) -> bool:
         """Whether the ranks would be given a batch at once, unless groups are too old."""
         step = self.life.trainer.step
-        if step >= STEPS:
+        if step >= STEPS or self._is_busy or self.hand is not None:
             return False
         return step in self.batches or (self.version == step and len(self._waiting()) >= B)
 
+    async def _ask_later(self, turns: int) -> None:
+        for turn in range(PATIENCE):
+            if turn >= turns and self.is_ready:
+                return await self._ask()
+            await asyncio.sleep(0)
+
     async def _ask(self) -> None:
-        step = self.life.trainer.step
-        first = await self.life.controller.batch(step, 0)
-        self._learn_stale()
-        if first is None:  # groups were too old: the next to ask would wait for others
-            assert step not in self.batches
-            return
-        shards = [first, *[await self.life.controller.batch(step, r) for r in range(1, RANKS)]]
-        assert [shard.step for shard in shards] == [step, step]
-        assert shards[0].group_ids == shards[1].group_ids
-        names = list(dict.fromkeys(shards[0].group_ids))
+        with self._being_busy() as token:
+            controller, step = self.life.controller, self.life.trainer.step
+            first = await controller.batch(step, 0)
+            self._learn_stale()
+            if first is None:  # groups were too old: the next to ask would wait for others
+                assert token != controller.token or step not in self.batches
+                return
+            self._is_given(step, list(dict.fromkeys(first.group_ids)))
+            if token != controller.token:
+                return
+            shards = [first, *[await controller.batch(step, r) for r in range(1, RANKS)]]
+            self._check_shards(step, shards)
+            self.hand = self.batches[step]
+
+    def _is_given(self, step: int, names: list[str]) -> None:
         if step in self.batches:
             self.seen["batches again"] += 1
             assert names == self.batches[step], f"batch {step} is another one"
         else:
             self._check_batch(step, names)
             self.batches[step] = names
-        rewards = [self.members[m].reward for name in names for m in _members(name)]
+
+    def _check_shards(self, step: int, shards: Sequence[BatchShard]) -> None:
+        assert [shard.step for shard in shards] == [step, step]
+        assert shards[0].group_ids == shards[1].group_ids
+        rewards = [self.members[m].reward for name in self.batches[step] for m in _members(name)]
         assert list(shards[0].rewards) == rewards, "members are missing, or others"
         rows = sum(len(minibatch) for shard in shards for minibatch in shard.minibatches)
         assert rows == B * SIZE
-        self.hand = names
 
     def _train(self) -> StepReport:
         assert self.hand is not None
@@ -418,9 +472,16 @@ class World:
         return self.life.trainer.train(names)
 
     async def _report(self, report: StepReport, token: str) -> None:
-        assert await self.life.controller.reported(report, token=token) is not None
+        with self._being_busy():
+            found = await self.life.controller.reported(report, token=token)
+        is_lost = token != self.life.controller.token
+        if found is None:
+            assert is_lost, "a report does not count"
+            return
         self.version = max(self.version, report.version)
         self._last_version = max(self._last_version, self.version)
+        if not is_lost:
+            self.last = report
 
     def _learn_stale(self) -> None:
         """Which groups the log calls stale; they must be."""
