@@ -110,8 +110,8 @@ def begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
     )
     rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
     log.info(
-        "going on from %s: %d batches are trained again from the log, %d groups wait, "
-        "%d have begun",
+        "going on from %s: %d batches that were handed out since then are trained from the log, "
+        "%d groups wait, %d have begun",
         *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
     )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from .export import write_html
 from .folders import InspectedRun, Runs
 
 log = logging.getLogger(__name__)
+
+ANYWHERE = ("0.0.0.0", "::")
 
 
 class _Reading:
@@ -71,6 +74,8 @@ async def inspect_live(
         tasks.create_task(changes.watch(), name="inspect:changes")
         tasks.create_task(reading.run(), name="inspect:reading")
         found = await asyncio.to_thread(runs.all)
+        if host in ANYWHERE:  # listens on all addresses, and is none of them
+            url = f"http://{socket.gethostname()}:{url.rpartition(':')[2]}"
         on_ready(f"{url}/?token={token}" if token else f"{url}/", len(found))
 
 
