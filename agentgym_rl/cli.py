@@ -68,7 +68,10 @@ def _main(argv: list[str]) -> int:
     except BrokenPipeError as error:
         return _without_reader() or _explain(error, as_json=False)
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        return _explain(error, as_json="--json" in argv)
+        try:
+            return _explain(error, as_json="--json" in argv)
+        except BrokenPipeError:
+            return _without_reader() or 1
 
 
 def _without_reader() -> int:

@@ -102,8 +102,9 @@ def test_list_as_json(arl):
     )
 
 
-def test_a_reader_that_leaves_is_no_error():
-    command = f"{sys.executable} -m agentgym_rl check --list; echo $? >&2"
+@pytest.mark.parametrize("words", ["check --list", "ledger nowhere --json"])
+def test_a_reader_that_leaves_is_no_error(words):
+    command = f"{sys.executable} -m agentgym_rl {words}; echo $? >&2"
     shell = ["bash", "-c", f"({command}) | sleep 0"]
     ran = subprocess.run(shell, capture_output=True, text=True, timeout=60)
     assert ran.stderr == "141\n"

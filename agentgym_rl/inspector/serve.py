@@ -75,8 +75,17 @@ async def inspect_live(
         tasks.create_task(reading.run(), name="inspect:reading")
         found = await asyncio.to_thread(runs.all)
         if host in ANYWHERE:  # listens on all addresses, and is none of them
-            url = f"http://{socket.gethostname()}:{url.rpartition(':')[2]}"
+            url = f"http://{await asyncio.to_thread(_own_name)}:{url.rpartition(':')[2]}"
         on_ready(f"{url}/?token={token}" if token else f"{url}/", len(found))
+
+
+def _own_name() -> str:
+    """Of this machine, if it knows itself by one."""
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+    return socket.gethostname()
 
 
 def write_page(
