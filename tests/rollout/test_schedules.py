@@ -38,8 +38,9 @@ from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.group_commit import GroupCommit
 from tests.exhaustive import EXHAUSTIVE
 
+from .scene import STEPS, settings
 from .under_way import thread
-from .world import STEPS, World, settings
+from .world import World
 
 SCHEDULES = 120
 UNTIL_FOUND = 400
