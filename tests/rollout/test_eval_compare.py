@@ -151,6 +151,6 @@ def test_a_model_may_be_a_run_or_a_checkpoint(tmp_path, monkeypatch):
     found = eval_arguments.evaluated(
         cli.parse(["eval", "--model=run", "--model=run/checkpoints/step-3", "--seed=4"])
     )
-    assert [each.model for each in found] == ["run/export", str(step)]
+    assert [each.model for each in found] == ["run/export", "run/checkpoints/step-3"]
     assert [each.config.model.path for each in found] == ["run/export", "base"]
     assert [each.config.seed for each in found] == [4, 4]
