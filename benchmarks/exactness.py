@@ -2,10 +2,10 @@
 
 Episodes of several turns under four chat templates, with a tiny model that thinks, calls tools,
 calls them wrongly, and speaks in odd characters; with short limits and stop strings, samples,
-helpers, edits, retries and clients that hang up; while the weights change (about twice a second
-on vLLM, a dozen times on the embedded engine), in each of the ways to interrupt. Then each row
-is compared with the engine's own view: the journal of the embedded engine, and what a relay
-before vLLM copied off the wire.
+helpers, edits, retries and clients that hang up; while the weights change, some times a second
+and in the middle of turns, in each of the ways to interrupt. Then each row is compared with the
+engine's own view: the journal of the embedded engine, and what a relay before vLLM copied off
+the wire.
 
 ARL_EXACT_EPISODES episodes (default 400) on each; vLLM is skipped, by name, unless
 ARL_VLLM_PYTHON names an interpreter that has it.

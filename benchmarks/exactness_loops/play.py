@@ -32,9 +32,10 @@ from .client import Client
 AT_ONCE = 24
 MAX_TOKENS = 96
 _TURN_S = 120.0
-# By the speed of the engine: turns of the embedded one take tens of milliseconds, and updates
-# have to meet some of them.
-_UPDATE_EVERY_S = {"embedded": (0.02, 0.1), "vllm": (0.2, 1.0)}
+# Turns take tens of milliseconds, and updates have to meet some of them: each begins a random
+# while after the one before, at the next moment in which a turn is under way.
+_UPDATE_AFTER_S = {"embedded": (0.02, 0.1), "vllm": (0.05, 0.3)}
+_LOOK_EVERY_S = 0.002
 _INTERRUPTS: tuple[Interrupt, ...] = get_args(Interrupt)
 
 
@@ -96,7 +97,7 @@ async def play(
 
 
 class _Updates:
-    """Publishes version after version at random moments, as a trainer would."""
+    """Publishes version after version at random moments in which turns are under way."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class _Updates:
         self.version = version
         self._weights = weights
         self._engine = engine
-        self._every_s = _UPDATE_EVERY_S["vllm" if engine.is_vllm else "embedded"]
+        self._after_s = _UPDATE_AFTER_S["vllm" if engine.is_vllm else "embedded"]
         self._router = Router(interrupt=interrupt, wait_s=_TURN_S)
         self._publisher = Publisher(
             transport=SharedFiles(folder),
@@ -137,9 +138,11 @@ class _Updates:
         draw = random.Random(self.version)
         while not stop.is_set():
             try:
-                async with asyncio.timeout(draw.uniform(*self._every_s)):
+                async with asyncio.timeout(draw.uniform(*self._after_s)):
                     await stop.wait()
             except TimeoutError:
+                while not stop.is_set() and not any(r.load for r in self._router.replicas):
+                    await asyncio.sleep(_LOOK_EVERY_S)
                 await self._next()
 
     async def _next(self) -> None:
