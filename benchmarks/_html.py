@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from ._kept import Kept
+from ._said import said, verdict
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bar: #4257c9; --weak: #6a7080; }
@@ -42,12 +42,12 @@ def page(found: Sequence[Kept]) -> str:
 
 def _section(kept: Kept) -> str:
     result = kept.result
-    said = [
+    facts = [
         f"{kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to {kept.load[1]}",
         str(result.get("hardware", "")),
         ", ".join(f"{k} {v}" for k, v in (result.get("versions") or {}).items()),
     ]
-    head = "<br>".join(escape(line) for line in said if line)
+    head = "<br>".join(escape(line) for line in facts if line)
     parts = [
         f'<section id="{escape(kept.name)}"><h2>{escape(kept.name)}</h2>',
         f'<p><code>{escape(kept.command)}</code></p><p class="weak">{head}</p>',
@@ -55,21 +55,12 @@ def _section(kept: Kept) -> str:
     if kept.error:
         parts.append(f"<p><strong>No result:</strong> {escape(kept.error)}</p>")
     if "goal" in result:
-        parts.append(f"<p>Goal: {escape(_text(result['goal']))}. {escape(verdict(result))}</p>")
+        parts.append(f"<p>Goal: {escape(said(result['goal']))}. {escape(verdict(result))}</p>")
     parts += [
         *_bars(result.get("ratios") or {}),
         *_table(result.get("table") or result.get("rows")),
     ]
     return "".join([*parts, "</section>"])
-
-
-def verdict(result: Mapping[str, Any]) -> str:
-    """Whether the goal was met, and if not, which part."""
-    met = result.get("met")
-    if isinstance(met, Mapping):
-        missed = [name for name, holds in met.items() if not holds]
-        return f"Not met: {', '.join(missed)}." if missed else "Met."
-    return "" if met is None else "Met." if met else "Not met."
 
 
 def _bars(ratios: Mapping[str, Any]) -> Iterator[str]:
@@ -108,22 +99,4 @@ def _table(rows: Any) -> Iterator[str]:
 
 def _cell(value: Any) -> str:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"<td{' class=number' if number else ''}>{escape(_text(value))}</td>"
-
-
-def _text(value: Any) -> str:
-    """A value as people write it."""
-    match value:
-        case None:
-            return ""
-        case bool() | str():
-            return str(value)
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        case dict():
-            return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
-        case list() | tuple():
-            return ", ".join(_text(inner) for inner in value)
-    return json.dumps(value)
+    return f"<td{' class=number' if number else ''}>{escape(said(value))}</td>"

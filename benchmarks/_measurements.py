@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ._html import verdict
 from ._kept import ROOT, Kept
+from ._said import verdict
+from ._tables import TABLES, markdown, section
 from .faults import table
 
 TEMPLATE = ROOT / "benchmarks" / "measurements.md.in"
@@ -33,9 +35,11 @@ def text(found: Sequence[Kept]) -> str:
     Raises:
         KeyError: the template names a table that there is not.
     """
+    kept = {one.name: one for one in found}
     tables: dict[str, Callable[[], str]] = {
+        **{name: partial(_section, name, kept) for name in TABLES},
         "faults": lambda: faults(_faults()),
-        "controller": lambda: controller(next(k for k in found if k.name == "controller")),
+        "controller": lambda: controller(kept["controller"]),
         "all": lambda: overview(found),
     }
     return _NOTE + re.sub(
@@ -43,31 +47,31 @@ def text(found: Sequence[Kept]) -> str:
     )
 
 
+def _section(name: str, kept: Mapping[str, Kept]) -> str:
+    if name not in kept:
+        return f"`arl bench {name}`: not measured since there is a report of all."
+    if kept[name].error:
+        return f"`{kept[name].command}`, {kept[name].date}: failed, {kept[name].error}"
+    return section(kept[name])
+
+
 def overview(found: Sequence[Kept]) -> str:
     """One line for each kept result."""
-    lines = ["| benchmark | date | seconds, load | ratios | goal |", "|---|---|---|---|---|"]
+    lines: list[Sequence[str]] = []
     for kept in found:
         ratios = kept.result.get("ratios") or {}
         numbers = {k: v for k, v in ratios.items() if isinstance(v, int | float)}
-        said = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+        ratio = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items())
         met = f"failed: {kept.error}" if kept.error else verdict(kept.result)
         when = f"{kept.seconds:,.0f} s, {kept.load[0]} to {kept.load[1]}"
-        cells = (f"`{kept.command}`", kept.date, when, said, met)
-        lines.append(_line(cell.replace("|", chr(92) + "|") for cell in cells))
-    return "\n".join(lines)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        lines.append((f"`{kept.command}`", kept.date, when, ratio, met))
+    return markdown(["benchmark", "date", "seconds, load", "ratios", "goal"], lines)
 
 
 def controller(kept: Kept) -> str:
     """One line for each number of live episodes."""
-    lines = [
-        "| live episodes | trajectories per core second | per second | resident memory | "
-        "its growth over the last two thirds |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ["live episodes", "trajectories per core second", "per second", "resident memory"]
+    lines: list[Sequence[str]] = []
     for row in kept.result["rows"]:
         kind = "" if row["system"] == "saturated" else f", episodes {row['system']}"
         cells = (
@@ -77,18 +81,17 @@ def controller(kept: Kept) -> str:
             f"{row['rss_end_mb']:,} MB",
             f"{100 * row['growth']:.1f} %",
         )
-        lines.append(_line(cells))
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown([*heads, "its growth over the last two thirds"], lines)
 
 
 def faults(rows: Sequence[Row]) -> str:
     """One line for each fault: the middle and the worst of what it cost."""
-    lines = [
-        "| fault | on | runs | noticed after, s: median, worst | at full speed after, s: median, "
-        "worst | groups lost | trained twice | poisoned rewards | false alarms |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ["fault", "on", "runs", "noticed after, s: median, worst"]
+    heads += ["at full speed after, s: median, worst", "groups lost", "trained twice"]
+    heads += ["poisoned rewards", "false alarms"]
     failed = Counter(row["fault"] for row in rows if row.get("error"))
+    lines: list[Sequence[str]] = []
     for line in sorted(table(rows), key=lambda line: _what_and_where(line["fault"])):
         name, lost = line["fault"], ("groups_lost", "duplicated", "poisoned_rewards")
         cells = (
@@ -98,8 +101,8 @@ def faults(rows: Sequence[Row]) -> str:
             _spread(line, "full_speed_s"),
             *(str(line[key]) for key in (*lost, "false_alarms")),
         )
-        lines.append(_line(cells))
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown(heads, lines)
 
 
 def _spread(line: Row, key: str) -> str:

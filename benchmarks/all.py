@@ -22,6 +22,7 @@ from typing import Any
 from . import _html, _measurements
 from ._common import hardware, say, versions
 from ._kept import Job, measure, read, write
+from ._said import verdict
 
 # The quick ones first.
 JOBS = (
@@ -39,6 +40,7 @@ JOBS = (
     Job("exactness", "exactness"),
     Job("controller", "controller"),
     Job("plan", "plan"),
+    Job("adaptive", "adaptive"),
     Job("crash", "crash"),
     Job("faults", "faults"),
     Job("faults-ray", "faults", {"ARL_BENCH_FAULTS": "ray"}),
@@ -59,7 +61,7 @@ def run() -> dict[str, Any]:
         else:
             kept = measure(job)
             write(kept, folder)
-            say(f"  {kept.error or _html.verdict(kept.result)} {kept.seconds:,.0f} s")
+            say(f"  {kept.error or verdict(kept.result)} {kept.seconds:,.0f} s")
     found = read(folder, [job.name for job in JOBS])
     folder.mkdir(parents=True, exist_ok=True)
     report = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -96,6 +97,7 @@ def _models(scratch: Path) -> Iterator[tuple[str, str, Path]]:
     ):
         folder = scratch / name.replace(" ", "-")
         model.save_pretrained(folder)
+        shutil.copyfile(BUNDLED / "tokenizer.json", folder / "tokenizer.json")
         yield name, path, folder
 
 

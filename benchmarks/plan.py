@@ -1,12 +1,11 @@
-"""How well does `arl plan` predict, and how well do runs adapt by the same code?
+"""How well does `arl plan` predict?
 
-Four parts. "paper": the AReaL paper's setting, simulated, beside the paper's own ratios. "runs":
+Three parts. "paper": the AReaL paper's setting, simulated, beside the paper's own ratios. "runs":
 real runs on this machine. One is made and calibrated on; what others will do is then written to
 a file; then they are made, and compared. "vllm": the same on a vLLM server, if ARL_VLLM_PYTHON
-names an interpreter that has it. A fourth, "adaptive", predicts nothing: real runs with a fixed
-number of groups at once, and with one that is adapted, five rounds by turns.
+names an interpreter that has it.
 
-ARL_BENCH_PART=paper, runs, vllm or adaptive does one part. With ARL_BENCH_ROWS=FILE the rows of
+ARL_BENCH_PART=paper, runs or vllm does one part. With ARL_BENCH_ROWS=FILE the rows of
 finished runs are kept in that file and the predictions in FILE.PART.json: begun again, it predicts
 nothing anew and goes on with the runs that are missing. The machine has to be otherwise idle.
 """
@@ -27,7 +26,6 @@ from agentgym_rl.plan.rates import Rates
 from agentgym_rl.plan.recorded import read_run
 from agentgym_rl.plan.simulation import simulate
 
-from ._adaptive import adaptive_rows
 from ._common import VLLM_PYTHON, hardware, say, versions
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
@@ -65,8 +63,8 @@ Row = dict[str, Any]
 def run() -> dict[str, Any]:
     """All parts, or the one that is asked for."""
     part = os.environ.get("ARL_BENCH_PART", "")
-    if part not in ("", "paper", *PARTS, "adaptive"):
-        raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper, {', '.join(PARTS)} or adaptive")
+    if part not in ("", "paper", *PARTS):
+        raise SystemExit(f"ARL_BENCH_PART={part!r}: expected paper, {' or '.join(PARTS)}")
     rows: list[Row] = []
     ratios: dict[str, Any] = {}
     skipped: list[str] = []
@@ -78,9 +76,6 @@ def run() -> dict[str, Any]:
             skipped.append("vllm: ARL_VLLM_PYTHON names no interpreter of it")
         else:
             measured += compare(name)
-    if part in ("", "adaptive"):
-        kept = os.environ.get("ARL_BENCH_ROWS")
-        rows += adaptive_rows(Path(f"{kept}.adaptive.jsonl") if kept else None)
     return {
         "name": "plan",
         "hardware": hardware(),

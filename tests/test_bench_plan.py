@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentgym_rl.config import load_config
-from benchmarks import _adaptive, plan
+from benchmarks import adaptive, plan
 from benchmarks._plan_paper import Setting, _fixed, paper_rows
 
 
@@ -19,11 +19,11 @@ def test_every_run_is_a_configuration_of_its_own(flags):
     assert config(*flags) != config()
 
 
-@pytest.mark.parametrize("setting", _adaptive.SETTINGS)
+@pytest.mark.parametrize("setting", adaptive.SETTINGS)
 def test_every_way_is_a_configuration_that_can_be_run(setting):
-    flags, fixed = _adaptive.SETTINGS[setting]
-    for way, more in _adaptive._ways(fixed).items():
-        given = (*_adaptive.JOB[1:], *flags, *more)
+    flags, fixed = adaptive.SETTINGS[setting]
+    for way, more in adaptive._ways(fixed).items():
+        given = (*adaptive.JOB[1:], *flags, *more)
         rollout = load_config(
             None,
             dict(flag.removeprefix("--").split("=", 1) for flag in given if "env=" not in flag),

@@ -136,14 +136,16 @@ class _Updates:
 
     async def _publish(self, stop: asyncio.Event) -> None:
         draw = random.Random(self.version)
+        after_s = draw.uniform(*self._after_s)
         while not stop.is_set():
             try:
-                async with asyncio.timeout(draw.uniform(*self._after_s)):
+                async with asyncio.timeout(after_s):
                     await stop.wait()
             except TimeoutError:
-                while not stop.is_set() and not any(r.load for r in self._router.replicas):
-                    await asyncio.sleep(_LOOK_EVERY_S)
-                await self._next()
+                after_s = _LOOK_EVERY_S
+                if any(replica.load for replica in self._router.replicas):
+                    await self._next()
+                    after_s = draw.uniform(*self._after_s)
 
     async def _next(self) -> None:
         version = self.version + 1

@@ -1,9 +1,17 @@
-"""Groups at once, fixed and adapted, in real runs; and the environment whose tools take time."""
+"""Groups at once: fixed, and adapted while the run goes on, in real runs.
+
+The main job, and the same with a calculator that takes a second to answer, each with few groups at
+once, the default, as many as the bound on staleness admits, and `rollout.concurrency = "adaptive"`;
+five rounds by turns. It takes half an hour; with ARL_BENCH_ROWS=FILE finished runs are kept in that
+file, and an interrupted measurement goes on. The machine has to be otherwise idle.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -14,7 +22,7 @@ from arl_envs.math.env import MathEnv
 from agentgym_rl.adapting import METRIC
 from agentgym_rl.env import Message, Step
 
-from ._common import say
+from ._common import hardware, say, versions
 from ._runs import Run, RunFailed, train
 
 ROUNDS = 5
@@ -23,7 +31,7 @@ SETTLED = 10
 """Batches after which the rate is looked at: until then an adapted run still looks for its own."""
 
 _SLOW = (
-    *("--env=benchmarks._adaptive:SlowTools", "--rollout.max_staleness=4"),
+    *("--env=benchmarks.adaptive:SlowTools", "--rollout.max_staleness=4"),
     *("--rollout.groups_per_batch=4", "--rollout.group_size=4"),
 )
 SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
@@ -32,6 +40,7 @@ SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
 }
 """Flags, and how many groups at once where that is fixed: few, the default, all that the bound on
 staleness admits."""
+GOAL = "none: it is a survey. `met` says whether every run came to its end"
 JOB = ("--agent=react", "--eval.num_tasks=0", "--logging.plot=false", "--steps=30")
 
 Row = dict[str, Any]
@@ -46,9 +55,32 @@ class SlowTools(MathEnv):
         return await super().step(action)
 
 
-def adaptive_rows(kept: Path | None) -> list[Row]:
-    """One row for each setting and way, from ROUNDS rounds by turns; `kept`: a file of the runs,
-    with which an interrupted measurement goes on."""
+def run() -> dict[str, Any]:
+    """One row for each setting and way; `met` says whether every run came to its end."""
+    kept = os.environ.get("ARL_BENCH_ROWS")
+    rows = _rows(Path(kept) if kept else None)
+    return {
+        "name": "adaptive",
+        "hardware": hardware(),
+        "versions": versions(),
+        "rows": rows,
+        "ratios": {
+            f"{row['setting']}: adapted / {row['groups_at_once']}": round(
+                adapted["episodes_per_s"] / row["episodes_per_s"], 2
+            )
+            for adapted in rows
+            for row in rows
+            if adapted["groups_at_once"] == "adapted" != row["groups_at_once"]
+            and adapted["setting"] == row["setting"]
+            and adapted["runs"]
+            and row["runs"]
+        },
+        "goal": GOAL,
+        "met": all(row["runs"] == ROUNDS for row in rows),
+    }
+
+
+def _rows(kept: Path | None) -> list[Row]:
     lines = kept.read_text().splitlines() if kept and kept.exists() else []
     runs: list[Row] = [json.loads(line) for line in lines]
     for number in range(ROUNDS):
@@ -98,3 +130,7 @@ def _row(setting: str, way: str, runs: Sequence[Row]) -> Row:
         found = [run[key] for run in of if run[key] is not None]
         row[key] = round(median(found), 2) if found else None
     return row
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(), indent=2) + "\n")

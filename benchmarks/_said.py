@@ -1,0 +1,34 @@
+"""Results as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def said(value: Any) -> str:
+    """A value; floats with three digits."""
+    match value:
+        case None:
+            return ""
+        case {} | [] if not value:
+            return "none"
+        case bool() | str():
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        case dict():
+            return ", ".join(f"{key} {said(inner)}" for key, inner in value.items())
+        case _:
+            return ", ".join(said(inner) for inner in value)
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """Whether the goal was met, and if not, which part."""
+    met = result.get("met")
+    if isinstance(met, Mapping):
+        missed = [name for name, holds in met.items() if not holds]
+        return f"Not met: {', '.join(missed)}." if missed else "Met."
+    return "" if met is None else "Met." if met else "Not met."

@@ -1,0 +1,183 @@
+"""Tables of docs/measurements.md, in Markdown, by benchmark. Everything else is in report.html."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._kept import Kept
+from ._said import said, verdict
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A line for each row that has what is under the last of `columns`: headings, and keys of rows.
+
+    A key may lead inside (`features.retries`).
+    """
+
+    columns: Mapping[str, str]
+
+    def text(self, rows: Sequence[Row]) -> str:
+        *_, last = keys = list(self.columns.values())
+        found = [row for row in rows if _inside(row, last) is not None]
+        return markdown(
+            list(self.columns), ([said(_inside(row, key)) for key in keys] for row in found)
+        )
+
+
+@dataclass(frozen=True)
+class Pivot:
+    """A line for each value of `lines`, a column for each of `over`; `cells` are what stands there,
+    with a slash between."""
+
+    lines: Sequence[str]
+    over: Sequence[str]
+    cells: Sequence[str]
+
+    def text(self, rows: Sequence[Row]) -> str:
+        found: dict[tuple[str, ...], dict[str, str]] = {}
+        columns: dict[str, None] = {}
+        for row in rows:
+            if not any(key in row for key in self.cells):
+                continue
+            column = ", ".join(said(row[key]) for key in self.over)
+            line = found.setdefault(tuple(said(row[key]) for key in self.lines), {})
+            line[column] = " / ".join(said(row.get(key)) for key in self.cells)
+            columns[column] = None
+        cells = [[*line, *(of.get(name, "") for name in columns)] for line, of in found.items()]
+        return markdown([*self.lines, *columns], cells)
+
+
+_FEATURES = (
+    *("tool calls", "malformed calls", "thoughts", "truncated", "stop strings", "unicode said"),
+    *("unicode heard", "n>1", "retries", "hang-ups"),
+)
+_FORKS = (*("history_edit", "think_drop", "n_sibling", "sibling", "new_root", "seam", "args_edit"),)
+
+TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
+    "env": [Pivot(["system"], ["env", "live"], ["cpu_us_per_step"])],
+    "math": [
+        Grid(
+            {"system": "system", "subset": "subset", "F1": "f1", "precision": "precision"}
+            | {"recall": "recall", "false positives": "fp", "false negatives": "fn"}
+            | {"no verdict": "no_verdict", "ms, median": "ms_median", "p99": "ms_p99"}
+        )
+    ],
+    "verifier": [Grid({"system": "system", "64 at once": "us_at_64", "µs, one at a time": "us"})],
+    "inspector": [Grid({"page": "page", "SQL on the log, s": "sql_s", "inspector, s": "seconds"})],
+    "gateway": [
+        Grid(
+            {"system": "system", "turns/s": "turns_per_s", "CPU ms a turn": "cpu_ms_per_turn"}
+            | {"at 100 turns/s, added ms, p50": "paced_added_p50_ms", "p99": "paced_added_p99_ms"}
+            | {"at 32,000 tokens over at 8,000": "last_over_first"}
+            | {"one at a time, added ms, p50": "added_p50_ms", " p99": "added_p99_ms"}
+        ),
+        Grid(
+            {"sessions at once": "sessions_at_once", "seconds": "seconds", "turns": "turns"}
+            | {
+                "errors": "errors",
+                "MB after the first": "rss_mb_first",
+                "at the end": "rss_mb_last",
+            }
+        ),
+    ],
+    "sandbox": [Pivot(["system"], ["concurrency"], ["p50_ms", "p99_ms", "per_s"])],
+    "code": [
+        Grid(
+            {"system": "system", "reward": "reward", "verdicts": "verdicts"}
+            | {"episodes/s": "episodes_per_s", "event loop late, p99 ms": "stall_p99_ms"}
+            | {"tests/s": "tests_per_s", "tests/s a core": "tests_per_s_per_core"}
+        )
+    ],
+    "engine": [Pivot(["model"], ["system"], ["tokens_per_s"])],
+    "weights": [
+        Pivot(
+            ["system", "parameters"],
+            ["interrupt"],
+            ["pause_median_ms", "pause_max_ms", "tokens_per_s"],
+        )
+    ],
+    "trainer": [
+        Grid(
+            {"lengths": "lengths", "system": "system", "micro-batches": "micro_batches"}
+            | {"padding": "padding", "tokens/s": "tokens_per_s"}
+        ),
+        Grid({"groups": "groups", "ranks": "ranks", "imbalance": "imbalance"}),
+        Grid(
+            {"seed": "seed", "system": "system", "reward by ten batches": "reward_by_tens"}
+            | {"held-out reward after": "eval_after", "seconds of training": "train_s"}
+        ),
+    ],
+    "train": [
+        Grid(
+            {"run": "system", "seed": "seed", "before": "eval_before", "after": "eval_after"}
+            | {"tool calls after": "tool_calls", "staleness, mean": "staleness_mean"}
+            | {"max": "staleness_max", "groups dropped": "groups_dropped", "overlap": "overlap"}
+            | {"seconds": "seconds"}
+        )
+    ],
+    "exactness": [
+        Grid(
+            {"engine": "engine", "episodes": "episodes", "turns": "turns"}
+            | {"sampled tokens": "sampled_tokens", "rows": "rows", "updates": "router.updates"}
+            | {"turns of several versions": "features.turns of several versions"}
+            | {"sent again": "router.resubmissions", "mismatches": "mismatches"}
+            | {"seconds": "seconds"}
+        ),
+        Grid({"engine": "engine"} | {name: f"features.{name}" for name in _FEATURES}),
+        Grid({"engine": "engine"} | {name: f"forks_by_cause.{name}" for name in _FORKS}),
+    ],
+    "crash": [
+        Grid(
+            {"system": "system", "kills": "kills", "batches": "batches"}
+            | {"trained again": "batches_trained_again", "bit for bit": "of_these_bit_for_bit"}
+            | {"faults": "faults", "p of lengths": "lengths_p", "mean tokens": "mean_tokens"}
+            | {"resumed after, s": "resume_s", "last weights": "parameters"}
+        )
+    ],
+    "plan": [
+        Grid(
+            {"part": "part", "run": "run", "predicted, episodes/s": "predicted_episodes_per_s"}
+            | {"measured": "episodes_per_s", "off": "error"}
+        )
+    ],
+    "adaptive": [Pivot(["setting"], ["groups_at_once"], ["episodes_per_s", "groups"])],
+    "staleness": [Pivot(["variant"], ["bound"], ["eval_after", "worst", "staleness"])],
+}
+"""What stands in a cell of several figures is said by the page."""
+
+
+def section(kept: Kept) -> str:
+    """What stands for a benchmark in the page: how it was measured, its tables, and its goal."""
+    versions = kept.result.get("versions") or {}
+    of = ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = (
+        f"`{kept.command}`, {kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to "
+        f"{kept.load[1]}; {kept.result.get('hardware', '')}; {of}."
+    )
+    rows = kept.result.get("table") or kept.result.get("rows") or []
+    tables = [table.text(rows) for table in TABLES[kept.name]]
+    figures = kept.result.get("figures")
+    goal = f"Goal: {said(kept.result['goal'])}. {verdict(kept.result)}"
+    if figures:
+        goal += f" Measured: {'; '.join(f'{name} {said(it)}' for name, it in figures.items())}."
+    return "\n\n".join([head, *tables, goal])
+
+
+def markdown(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    bar, escaped = "|", "\\|"
+    rows = (" | ".join(cell.replace(bar, escaped) for cell in line) for line in lines)
+    heads = f"| {' | '.join(names)} |\n|{bar.join(['---'] * len(names))}|"
+    return "\n".join([heads, *(f"| {row} |" for row in rows)])
+
+
+def _inside(row: Row, key: str) -> Any:
+    found: Any = row
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
