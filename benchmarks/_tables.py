@@ -151,6 +151,10 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
 """What stands in a cell of several figures is said by the page."""
 
 
+_MOST_RATIOS = 8
+"""More of them are in the table of all benchmarks only."""
+
+
 def section(kept: Kept) -> str:
     """What stands for a benchmark in the page: how it was measured, its tables, and its goal."""
     versions = kept.result.get("versions") or {}
@@ -164,7 +168,10 @@ def section(kept: Kept) -> str:
     figures = kept.result.get("figures")
     goal = f"Goal: {said(kept.result['goal'])}. {verdict(kept.result)}"
     if figures:
-        goal += f" Measured: {'; '.join(f'{name} {said(it)}' for name, it in figures.items())}."
+        goal += f" Measured: {_listed(figures)}."
+    ratios = kept.result.get("ratios") or {}
+    if 0 < len(ratios) <= _MOST_RATIOS:
+        goal += f" Ratios: {_listed(ratios)}."
     return "\n\n".join([head, *tables, goal])
 
 
@@ -174,6 +181,10 @@ def markdown(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = (" | ".join(cell.replace(bar, escaped) for cell in line) for line in lines)
     heads = f"| {' | '.join(names)} |\n|{bar.join(['---'] * len(names))}|"
     return "\n".join([heads, *(f"| {row} |" for row in rows)])
+
+
+def _listed(named: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name} {said(value)}" for name, value in named.items())
 
 
 def _inside(row: Row, key: str) -> Any:

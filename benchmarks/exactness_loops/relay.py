@@ -49,8 +49,8 @@ class Relay:
             async with asking as reply:
                 passed = {n: v for n, v in reply.headers.items() if n.lower() not in _HOP}
                 response = web.StreamResponse(status=reply.status, headers=passed)
-                await response.prepare(request)
                 with contextlib.suppress(ConnectionResetError):  # it has heard enough
+                    await response.prepare(request)
                     async for chunk in reply.content.iter_any():
                         kept += chunk
                         await response.write(chunk)
