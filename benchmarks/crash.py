@@ -99,8 +99,9 @@ def _crashed(
     while kills > 0 and time.monotonic() < end:
         life = _Life(root / f"{mode}-crashed-{len(rows)}", mode, steps)
         life.start()
-        while kills > 0 and time.monotonic() < end and life.kill_once(draw):
-            kills -= 1
+        while life.killed.total() < kills and time.monotonic() < end and life.kill_once(draw):
+            pass
+        kills -= life.killed.total()
         life.finish()
         row = life.row(f"{mode}, killed")
         if mode == "asynchronous":
@@ -136,7 +137,10 @@ class _Life:
             self.resume_s.append(ready - begun)
 
     def kill_once(self, draw: random.Random) -> bool:
-        """Kill something at a random moment, and have the run go on; False if it was finished."""
+        """Kill something at a random moment, and have the run go on; False if that was finished.
+
+        Nothing is killed, and nothing counted, where what was drawn is not there.
+        """
         if not self._wait_ready(0.0):
             return False
         time.sleep(draw.uniform(*_LIFE_S))
