@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ._kept import Kept
-from ._said import said, verdict
+from ._said import outcome, said
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bar: #4257c9; --weak: #6a7080; }
@@ -20,11 +20,13 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .weak { color: var(--weak); font-size: .85rem; }
 code { overflow-wrap: anywhere; }
 section { border-top: 2px solid var(--line); margin-top: 2rem; }
-svg { max-width: 34rem; width: 100%; height: auto; }
-svg text { fill: currentColor; font-size: 12px; }
+.bars { margin-bottom: 1rem; max-width: 44rem; width: 100%; }
+.bars caption { color: var(--weak); padding-bottom: .25rem; text-align: left; }
+.bars th { font-weight: normal; }
+.bars td:nth-child(2) { padding: .25rem 0; width: 45%; background: no-repeat
+    linear-gradient(currentColor, currentColor) var(--even) 0 / 1px 100%; }
+.bars div { background: var(--bar); height: 1rem; }
 """
-_WIDEST = 34
-"""Characters of a bar's name; the rest is cut."""
 
 
 def page(found: Sequence[Kept]) -> str:
@@ -55,7 +57,7 @@ def _section(kept: Kept) -> str:
     if kept.error:
         parts.append(f"<p><strong>No result:</strong> {escape(kept.error)}</p>")
     if "goal" in result:
-        parts.append(f"<p>Goal: {escape(said(result['goal']))}. {escape(verdict(result))}</p>")
+        parts.append(f"<p>{escape(outcome(result))}</p>")
     parts += [
         *_bars(result.get("ratios") or {}),
         *_table(result.get("table") or result.get("rows")),
@@ -64,25 +66,17 @@ def _section(kept: Kept) -> str:
 
 
 def _bars(ratios: Mapping[str, Any]) -> Iterator[str]:
-    """A bar for each ratio, with a line where ours and the peer are even."""
+    """A bar for each ratio, with a line where the two are even."""
     numbers = {k: float(v) for k, v in ratios.items() if isinstance(v, int | float)}
     if not numbers:
         return
     widest = max(*numbers.values(), 1.0)
-    height = 22 * len(numbers) + 20
-    yield f'<svg viewBox="0 0 520 {height}" role="img" aria-label="ratios">'
-    even = 240 + 220 / widest
-    for at, (name, value) in enumerate(numbers.items()):
-        y = 22 * at
-        cut = name if len(name) <= _WIDEST else f"{name[:_WIDEST]}…"
-        yield f'<text x="232" y="{y + 15}" text-anchor="end">{escape(cut)}</text>'
-        yield (
-            f'<rect x="240" y="{y + 3}" width="{220 * max(value, 0) / widest:.1f}" height="16" '
-            f'fill="var(--bar)"><title>{escape(name)}: {value:.3g}</title></rect>'
-            f'<text x="{246 + 220 * max(value, 0) / widest:.1f}" y="{y + 15}">{value:.3g}</text>'
-        )
-    yield f'<line x1="{even:.1f}" x2="{even:.1f}" y1="0" y2="{height - 18}" stroke="currentColor"/>'
-    yield f'<text x="{even:.1f}" y="{height - 4}" text-anchor="middle">even</text></svg>'
+    yield f'<table class="bars" style="--even: {100 / widest:.1f}%">'
+    yield "<caption>Ratios; at the line the two are even</caption><tbody>"
+    for name, value in numbers.items():
+        bar = f'<div style="width: {100 * max(value, 0) / widest:.1f}%"></div>'
+        yield f"<tr><th>{escape(name)}</th><td>{bar}</td>{_cell(value)}</tr>"
+    yield "</tbody></table>"
 
 
 def _table(rows: Any) -> Iterator[str]:

@@ -32,3 +32,15 @@ def verdict(result: Mapping[str, Any]) -> str:
         missed = [name for name, holds in met.items() if not holds]
         return f"Not met: {', '.join(missed)}." if missed else "Met."
     return "" if met is None else "Met." if met else "Not met."
+
+
+def outcome(result: Mapping[str, Any]) -> str:
+    """The goal, whether it was met, and the figures that it is about."""
+    figures = result.get("figures")
+    measured = f" Measured: {listed(figures)}." if figures else ""
+    return f"Goal: {said(result['goal'])}. {verdict(result)}{measured}"
+
+
+def listed(named: Mapping[str, Any]) -> str:
+    """Names and values, in one line."""
+    return "; ".join(f"{name} {said(value)}" for name, value in named.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._kept import Kept
-from ._said import said, verdict
+from ._said import listed, outcome, said
 
 Row = Mapping[str, Any]
 
@@ -165,13 +165,10 @@ def section(kept: Kept) -> str:
     )
     rows = kept.result.get("table") or kept.result.get("rows") or []
     tables = [table.text(rows) for table in TABLES[kept.name]]
-    figures = kept.result.get("figures")
-    goal = f"Goal: {said(kept.result['goal'])}. {verdict(kept.result)}"
-    if figures:
-        goal += f" Measured: {_listed(figures)}."
+    goal = outcome(kept.result)
     ratios = kept.result.get("ratios") or {}
     if 0 < len(ratios) <= _MOST_RATIOS:
-        goal += f" Ratios: {_listed(ratios)}."
+        goal += f" Ratios: {listed(ratios)}."
     return "\n\n".join([head, *tables, goal])
 
 
@@ -181,10 +178,6 @@ def markdown(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = (" | ".join(cell.replace(bar, escaped) for cell in line) for line in lines)
     heads = f"| {' | '.join(names)} |\n|{bar.join(['---'] * len(names))}|"
     return "\n".join([heads, *(f"| {row} |" for row in rows)])
-
-
-def _listed(named: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name} {said(value)}" for name, value in named.items())
 
 
 def _inside(row: Row, key: str) -> Any:
