@@ -261,8 +261,8 @@ def _check(parser: ArgumentParser) -> None:
 
 def _bench(parser: ArgumentParser) -> None:
     _json(parser)
-    names = "all, code, controller, crash, engine, env, exactness, faults, gateway, inspector, "
-    names += "math, plan, sandbox, staleness, train, trainer, verifier, weights"
+    names = "adaptive, all, code, controller, crash, engine, env, exactness, faults, gateway, "
+    names += "inspector, math, plan, sandbox, staleness, train, trainer, verifier, weights"
     parser.add_argument("name", help=f"a file of benchmarks/: {names}")
 
 
