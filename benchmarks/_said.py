@@ -35,10 +35,12 @@ def verdict(result: Mapping[str, Any]) -> str:
 
 
 def outcome(result: Mapping[str, Any]) -> str:
-    """The goal, whether it was met, and the figures that it is about."""
+    """The goal, whether it was met, the figures that it is about, and what was left out."""
     figures = result.get("figures")
     measured = f" Measured: {listed(figures)}." if figures else ""
-    return f"Goal: {said(result['goal'])}. {verdict(result)}{measured}"
+    left_out = result.get("skipped")
+    skipped = f" Skipped: {said(left_out)}." if left_out else ""
+    return f"Goal: {said(result['goal'])}. {verdict(result)}{measured}{skipped}"
 
 
 def listed(named: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ _FEATURES = (
     *("tool calls", "malformed calls", "thoughts", "truncated", "stop strings", "unicode said"),
     *("unicode heard", "n>1", "retries", "hang-ups"),
 )
-_FORKS = (*("history_edit", "think_drop", "n_sibling", "sibling", "new_root", "seam", "args_edit"),)
+_FORKS = ("history_edit", "think_drop", "n_sibling", "sibling", "new_root", "seam", "args_edit")
 
 TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
     "env": [Pivot(["system"], ["env", "live"], ["cpu_us_per_step"])],

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import _html, _kept, _measurements
+from benchmarks import _html, _kept, _measurements, _said, _tables
 from benchmarks import all as whole
 from benchmarks._faulty import unmeasured
 
@@ -89,3 +89,21 @@ def test_text_of_a_result_cannot_leave_its_cell():
     kept = _kept.Kept("x", "arl bench x", "2026-11-23", 1.0, (0.0, 0.0), {"ratios": {"a|b": 2.0}})
     assert "a\\|b 2" in _measurements.overview([kept])
     assert "&lt;script&gt;" in _html.page([_kept.Kept("<script>", "", "", 0.0, (0.0, 0.0), {})])
+
+
+def test_a_grid_has_the_rows_that_have_its_last_column():
+    rows = [{"of": {"a": 1}, "b": 0.12345}, {"of": {"a": 2}}, {"b": 1000.4}]
+    table = _tables.Grid({"inside": "of.a", "last": "b"}).text(rows)
+    assert table.splitlines() == ["| inside | last |", "|---|---|", "| 1 | 0.123 |", "|  | 1,000 |"]
+
+
+def test_a_pivot_has_a_column_for_each_value():
+    rows = [{"who": "us|", "at": 1, "s": 2}, {"who": "them", "at": 8, "s": 3}, {"who": "none"}]
+    table = _tables.Pivot(["who"], ["at"], ["s"]).text(rows)
+    assert table.splitlines()[0] == "| who | 1 | 8 |"
+    assert table.splitlines()[2:] == ["| us\\| | 2 |  |", "| them |  | 3 |"]
+
+
+def test_what_came_of_it_is_said_with_what_was_left_out():
+    result = {"goal": {"s": 1}, "met": {"s": False}, "figures": {"s": 2}, "skipped": ["x: no x"]}
+    assert _said.outcome(result) == "Goal: s 1. Not met: s. Measured: s 2. Skipped: x: no x."
