@@ -145,7 +145,12 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"measured": "episodes_per_s", "off": "error"}
         )
     ],
-    "adaptive": [Pivot(["setting"], ["groups_at_once"], ["episodes_per_s", "groups"])],
+    "adaptive": [
+        Grid(
+            {"setting": "setting", "groups at once": "groups_at_once", "adapted to": "groups"}
+            | {"staleness": "staleness", "runs": "runs", "episodes/s": "episodes_per_s"}
+        )
+    ],
     "staleness": [Pivot(["variant"], ["bound"], ["eval_after", "worst", "staleness"])],
 }
 """What stands in a cell of several figures is said by the page."""
