@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ._kept import Kept
-from ._said import outcome, said
+from ._said import numeric_ratios, outcome, said
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --bar: #4257c9; --weak: #6a7080; }
@@ -47,7 +47,7 @@ def _section(kept: Kept) -> str:
     facts = [
         f"{kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to {kept.load[1]}",
         str(result.get("hardware", "")),
-        ", ".join(f"{k} {v}" for k, v in (result.get("versions") or {}).items()),
+        said(result.get("versions")),
     ]
     head = "<br>".join(escape(line) for line in facts if line)
     parts = [
@@ -59,21 +59,20 @@ def _section(kept: Kept) -> str:
     if "goal" in result:
         parts.append(f"<p>{escape(outcome(result))}</p>")
     parts += [
-        *_bars(result.get("ratios") or {}),
+        *_bars(numeric_ratios(result)),
         *_table(result.get("table") or result.get("rows")),
     ]
     return "".join([*parts, "</section>"])
 
 
-def _bars(ratios: Mapping[str, Any]) -> Iterator[str]:
+def _bars(ratios: Mapping[str, float]) -> Iterator[str]:
     """A bar for each ratio, with a line where the two are even."""
-    numbers = {k: float(v) for k, v in ratios.items() if isinstance(v, int | float)}
-    if not numbers:
+    if not ratios:
         return
-    widest = max(*numbers.values(), 1.0)
+    widest = max(*ratios.values(), 1.0)
     yield f'<table class="bars" style="--even: {100 / widest:.1f}%">'
     yield "<caption>Ratios; at the line the two are even</caption><tbody>"
-    for name, value in numbers.items():
+    for name, value in ratios.items():
         bar = f'<div style="width: {100 * max(value, 0) / widest:.1f}%"></div>'
         yield f"<tr><th>{escape(name)}</th><td>{bar}</td>{_cell(value)}</tr>"
     yield "</tbody></table>"

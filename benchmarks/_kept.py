@@ -84,6 +84,18 @@ def write(kept: Kept, folder: Path) -> None:
     write_whole(folder / f"{kept.name}.json", text)
 
 
+def rows_file() -> Path | None:
+    """ARL_BENCH_ROWS: where a benchmark keeps the rows of what it has finished."""
+    name = os.environ.get("ARL_BENCH_ROWS")
+    return Path(name) if name else None
+
+
+def read_rows(file: Path | None) -> list[dict[str, Any]]:
+    """The rows kept in a file, one object a line; none where it is not there."""
+    lines = file.read_text().splitlines() if file and file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def write_whole(file: Path, text: str) -> None:
     """All of it; or, if this process ends meanwhile, the file stays as it was."""
     part = file.with_name(f"{file.name}.part")

@@ -5,16 +5,14 @@ The prose is benchmarks/measurements.md.in; a line `{{ NAME }}` there is the tab
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ._kept import ROOT, Kept
-from ._said import verdict
+from ._kept import ROOT, Kept, read_rows
+from ._said import listed, numeric_ratios, verdict
 from ._tables import TABLES, markdown, section
 from .faults import table
 
@@ -38,8 +36,7 @@ def text(found: Sequence[Kept]) -> str:
     kept = {one.name: one for one in found}
     tables: dict[str, Callable[[], str]] = {
         **{name: partial(_section, name, kept) for name in TABLES},
-        "faults": lambda: faults(_faults()),
-        "controller": lambda: controller(kept["controller"]),
+        "faults": lambda: faults(read_rows(FAULTS)),
         "all": lambda: overview(found),
     }
     return _NOTE + re.sub(
@@ -59,30 +56,12 @@ def overview(found: Sequence[Kept]) -> str:
     """One line for each kept result."""
     lines: list[Sequence[str]] = []
     for kept in found:
-        ratios = kept.result.get("ratios") or {}
-        numbers = {k: v for k, v in ratios.items() if isinstance(v, int | float)}
-        ratio = ", ".join(f"{name} {value:.3g}" for name, value in numbers.items())
         met = f"failed: {kept.error}" if kept.error else verdict(kept.result)
         when = f"{kept.seconds:,.0f} s, {kept.load[0]} to {kept.load[1]}"
-        lines.append((f"`{kept.command}`", kept.date, when, ratio, met))
-    return markdown(["benchmark", "date", "seconds, load", "ratios", "goal"], lines)
-
-
-def controller(kept: Kept) -> str:
-    """One line for each number of live episodes."""
-    heads = ["live episodes", "trajectories per core second", "per second", "resident memory"]
-    lines: list[Sequence[str]] = []
-    for row in kept.result["rows"]:
-        kind = "" if row["system"] == "saturated" else f", episodes {row['system']}"
-        cells = (
-            f"{row['live']:,}{kind}",
-            f"{row['per_core_s']:,}",
-            f"{row['per_s']:,}",
-            f"{row['rss_end_mb']:,} MB",
-            f"{100 * row['growth']:.1f} %",
+        lines.append(
+            (f"`{kept.command}`", kept.date, when, listed(numeric_ratios(kept.result)), met)
         )
-        lines.append(cells)
-    return markdown([*heads, "its growth over the last two thirds"], lines)
+    return markdown(["benchmark", "date", "seconds, load", "ratios", "goal"], lines)
 
 
 def faults(rows: Sequence[Row]) -> str:
@@ -108,10 +87,6 @@ def faults(rows: Sequence[Row]) -> str:
 def _spread(line: Row, key: str) -> str:
     middle, worst = line[f"{key}_median"], line[f"{key}_max"]
     return "" if middle is None else f"{middle:.1f}, {worst:.1f}"
-
-
-def _faults(file: Path = FAULTS) -> list[Row]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def _what_and_where(fault: str) -> tuple[str, str]:

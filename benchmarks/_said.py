@@ -43,6 +43,12 @@ def outcome(result: Mapping[str, Any]) -> str:
     return f"Goal: {said(result['goal'])}. {verdict(result)}{measured}{skipped}"
 
 
+def numeric_ratios(result: Mapping[str, Any]) -> dict[str, float]:
+    """Those of the result's ratios that are numbers."""
+    ratios = result.get("ratios") or {}
+    return {name: value for name, value in ratios.items() if isinstance(value, int | float)}
+
+
 def listed(named: Mapping[str, Any]) -> str:
     """Names and values, in one line."""
     return "; ".join(f"{name} {said(value)}" for name, value in named.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._kept import Kept
-from ._said import listed, outcome, said
+from ._said import listed, numeric_ratios, outcome, said
 
 Row = Mapping[str, Any]
 
@@ -139,6 +139,13 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"resumed after, s": "resume_s", "last weights": "parameters"}
         )
     ],
+    "controller": [
+        Grid(
+            {"live episodes": "live", "episodes": "system"}
+            | {"trajectories per core second": "per_core_s", "per second": "per_s"}
+            | {"resident MB": "rss_end_mb", "growth over the last two thirds": "growth"}
+        )
+    ],
     "plan": [
         Grid(
             {"part": "part", "run": "run", "predicted, episodes/s": "predicted_episodes_per_s"}
@@ -162,16 +169,15 @@ _MOST_RATIOS = 8
 
 def section(kept: Kept) -> str:
     """What stands for a benchmark in the page: how it was measured, its tables, and its goal."""
-    versions = kept.result.get("versions") or {}
-    of = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = (
         f"`{kept.command}`, {kept.date}, {kept.seconds:,.0f} s, load average {kept.load[0]} to "
-        f"{kept.load[1]}; {kept.result.get('hardware', '')}; {of}."
+        f"{kept.load[1]}; {kept.result.get('hardware', '')}; "
+        f"{said(kept.result.get('versions'))}."
     )
     rows = kept.result.get("table") or kept.result.get("rows") or []
     tables = [table.text(rows) for table in TABLES[kept.name]]
     goal = outcome(kept.result)
-    ratios = kept.result.get("ratios") or {}
+    ratios = numeric_ratios(kept.result)
     if 0 < len(ratios) <= _MOST_RATIOS:
         goal += f" Ratios: {listed(ratios)}."
     return "\n\n".join([head, *tables, goal])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from agentgym_rl.adapting import METRIC
 from agentgym_rl.env import Message, Step
 
 from ._common import hardware, say, versions
+from ._kept import read_rows, rows_file
 from ._runs import Run, RunFailed, train
 
 ROUNDS = 5
@@ -40,6 +40,7 @@ SETTINGS: Mapping[str, tuple[Sequence[str], Sequence[int]]] = {
 }
 """Flags, and how many groups at once where that is fixed: few, the default, all that the bound on
 staleness admits."""
+ADAPTED = "adapted"
 GOAL = "none: it is a survey. `met` says whether every run came to its end"
 JOB = ("--agent=react", "--eval.num_tasks=0", "--logging.plot=false", "--steps=30")
 
@@ -57,8 +58,8 @@ class SlowTools(MathEnv):
 
 def run() -> dict[str, Any]:
     """One row for each setting and way; `met` says whether every run came to its end."""
-    kept = os.environ.get("ARL_BENCH_ROWS")
-    rows = _rows(Path(kept) if kept else None)
+    rows = _rows(rows_file())
+    adapted = {row["setting"]: row for row in rows if row["groups_at_once"] == ADAPTED}
     return {
         "name": "adaptive",
         "hardware": hardware(),
@@ -66,14 +67,10 @@ def run() -> dict[str, Any]:
         "rows": rows,
         "ratios": {
             f"{row['setting']}: adapted / {row['groups_at_once']}": round(
-                adapted["episodes_per_s"] / row["episodes_per_s"], 2
+                adapted[row["setting"]]["episodes_per_s"] / row["episodes_per_s"], 2
             )
-            for adapted in rows
             for row in rows
-            if adapted["groups_at_once"] == "adapted" != row["groups_at_once"]
-            and adapted["setting"] == row["setting"]
-            and adapted["runs"]
-            and row["runs"]
+            if row["groups_at_once"] != ADAPTED and row["runs"] and adapted[row["setting"]]["runs"]
         },
         "goal": GOAL,
         "met": all(row["runs"] == ROUNDS for row in rows),
@@ -81,8 +78,7 @@ def run() -> dict[str, Any]:
 
 
 def _rows(kept: Path | None) -> list[Row]:
-    lines = kept.read_text().splitlines() if kept and kept.exists() else []
-    runs: list[Row] = [json.loads(line) for line in lines]
+    runs = read_rows(kept)
     for number in range(ROUNDS):
         for setting, (flags, fixed) in SETTINGS.items():
             for way, more in _ways(fixed).items():
@@ -107,7 +103,7 @@ def _ways(fixed: Sequence[int]) -> dict[str, Sequence[str]]:
     ways: dict[str, Sequence[str]] = {
         f"fixed at {count}": (f"--rollout.max_concurrent={count}",) for count in fixed
     }
-    return ways | {"adapted": ("--rollout.concurrency=adaptive",)}
+    return ways | {ADAPTED: ("--rollout.concurrency=adaptive",)}
 
 
 def _figures(found: Run) -> Row:

@@ -34,7 +34,7 @@ from typing import Any
 from ._common import hardware, say, versions
 from ._faults import FAULTS, NONE
 from ._faulty import Fault, FaultyRun, unmeasured
-from ._kept import write_whole
+from ._kept import read_rows, rows_file, write_whole
 from ._ray_faulty import FAULTS as RAY_FAULTS
 from ._ray_faulty import RayRun
 
@@ -59,8 +59,8 @@ def run(*, repeats: int = REPEATS, names: Sequence[str] = ()) -> dict[str, Any]:
     if "ray" in chosen:
         chosen = [*chosen, *RAY_FAULTS]
     faults = {name: fault for name, fault in everything.items() if name in chosen}
-    kept = Path(os.environ["ARL_BENCH_ROWS"]) if os.environ.get("ARL_BENCH_ROWS") else None
-    rows = _read(kept)
+    kept = rows_file()
+    rows = read_rows(kept)
     for number in range(repeats):
         for name, fault in faults.items():
             if any((row["fault"], row["number"]) == (name, number) for row in rows):
@@ -120,11 +120,6 @@ def _measure(fault: Fault) -> Row:
             return unmeasured() | {"error": str(error)[-2000:], "load": os.getloadavg()[0]}
         finally:
             faulty.close()
-
-
-def _read(file: Path | None) -> list[Row]:
-    lines = file.read_text().splitlines() if file and file.exists() else []
-    return [json.loads(line) for line in lines]
 
 
 def _spread(rows: Sequence[Row], key: str) -> dict[str, float | None]:

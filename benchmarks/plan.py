@@ -27,6 +27,7 @@ from agentgym_rl.plan.recorded import read_run
 from agentgym_rl.plan.simulation import simulate
 
 from ._common import VLLM_PYTHON, hardware, say, versions
+from ._kept import read_rows, rows_file
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
 
@@ -95,11 +96,10 @@ def compare(
     """A part with real runs: one row each."""
     job = PARTS[part]
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as scratch:
-        kept = Path(os.environ.get("ARL_BENCH_ROWS") or Path(scratch) / "rows.jsonl")
+        kept = rows_file() or Path(scratch) / "rows.jsonl"
         cores = cores or float(os.cpu_count() or 1)
         predicted = _predictions(names, job, kept.with_name(f"{kept.name}.{part}.json"), cores)
-        lines = kept.read_text().splitlines() if kept.exists() else []
-        rows = [row for row in map(json.loads, lines) if row["part"] == part]
+        rows = [row for row in read_rows(kept) if row["part"] == part]
         done = {row["run"] for row in rows}
         for name in names:
             if name in done:

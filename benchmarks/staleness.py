@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ._common import hardware, say, versions
+from ._kept import read_rows, rows_file
 from ._runs import RunFailed, train
 
 BOUNDS = (0, 2, 8, 16)
@@ -54,8 +55,8 @@ def run(
     extra: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The sweep; `extra` are more flags of `arl train`, given to every run."""
-    kept = Path(os.environ["ARL_BENCH_ROWS"]) if os.environ.get("ARL_BENCH_ROWS") else None
-    rows = _read(kept)
+    kept = rows_file()
+    rows = read_rows(kept)
     done = {(row["variant"], row["bound"], row["seed"]) for row in rows}
     wanted = [(v, bound, seed) for seed in seeds for bound in bounds for v in variants]
     for number, (variant, bound, seed) in enumerate(wanted):
@@ -180,12 +181,6 @@ def _smoothed(rewards: Sequence[float]) -> list[float]:
 
 def _mean(rows: Sequence[Row], name: str) -> float:
     return round(statistics.mean(row[name] for row in rows), 3)
-
-
-def _read(kept: Path | None) -> list[Row]:
-    if kept is None or not kept.exists():
-        return []
-    return [json.loads(line) for line in kept.read_text().splitlines()]
 
 
 if __name__ == "__main__":
