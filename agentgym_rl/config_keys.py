@@ -59,10 +59,16 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
     from .config import Config
+    from .flags import commands_with
 
     keys = (
         {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
     )
+    plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
+    others = commands_with(f"--{name}") if plays or name not in keys else []
+    if others:
+        why = "; programs of yours play the episodes of `arl serve` (docs/serve.md)" * plays
+        return f", which {' and '.join(f'`arl {other}`' for other in others)} know{why}"
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):
             for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):

@@ -113,11 +113,13 @@ class Runs:
     def __init__(self, places: Sequence[Path]) -> None:
         """
         Raises:
-            ConfigError: a place does not exist.
+            ConfigError: a place does not exist, or lies inside a run.
         """
         for place in places:
             if not place.is_dir():
                 raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
+            if (run := _run_around(place)) is not None:
+                raise ConfigError(f"{place} lies inside a run: pass the run, {shown(run)}")
         self._places = [place.resolve() for place in places]
         self._runs: dict[Path, InspectedRun] = {}
         self._turn = threading.Lock()
@@ -151,6 +153,13 @@ class Runs:
         while id in taken:
             id, number = f"{name}~{number}", number + 1
         return id
+
+
+def _run_around(place: Path) -> Path | None:
+    """Return the run whose folder `place` lies in, if it is neither a run nor holds any."""
+    if _inside(place):
+        return None
+    return next((folder for folder in place.resolve().parents if is_run(folder)), None)
 
 
 def _inside(place: Path) -> list[Path]:
