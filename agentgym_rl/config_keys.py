@@ -65,10 +65,11 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
         {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
     )
     plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
-    others = commands_with(f"--{name}") if plays or name not in keys else []
+    ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
+    others = commands_with(f"--{name}") if plays or not ours else []
     if others:
         why = "; programs of yours play the episodes of `arl serve` (docs/serve.md)" * plays
-        return f", which {' and '.join(f'`arl {other}`' for other in others)} know{why}"
+        return f", which is for {', '.join(f'`arl {other}`' for other in others)}{why}"
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):
             for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):
