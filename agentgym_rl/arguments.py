@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config_keys import dotted_keys
 from .errors import ConfigError
-from .flags import make_parser
+from .flags import commands_with, make_parser
 
 if TYPE_CHECKING:
     from .config import Config
@@ -46,7 +46,12 @@ def parse(argv: Sequence[str]) -> Namespace:
             parser.error(f"unknown argument {rest[0]!r} before the command")
         parser.print_help()
         raise SystemExit(2)
-    args.overrides = dotted_keys(rest, commands[args.command], takes_config=hasattr(args, "config"))
+    args.overrides = dotted_keys(
+        rest,
+        commands[args.command],
+        takes_config=hasattr(args, "config"),
+        commands_with=commands_with,
+    )
     return args
 
 

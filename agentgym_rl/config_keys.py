@@ -9,7 +9,7 @@ import difflib
 import re
 import textwrap
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
@@ -32,15 +32,21 @@ def key_table() -> str:
 
 
 def dotted_keys(
-    rest: Sequence[str], command: ArgumentParser, *, takes_config: bool
+    rest: Sequence[str],
+    command: ArgumentParser,
+    *,
+    takes_config: bool,
+    commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown."""
+    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown, and `commands_with` says
+    which other commands have it."""
     found: dict[str, str] = {}
     words = iter(rest)
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
         if not (takes_config and word.startswith("--") and "." in key):
-            command.error(f"unknown argument {word!r}{_near(word, command, takes_config)}")
+            near = _near(word, command, takes_config, commands_with)
+            command.error(f"unknown argument {word!r}{near}")
         if not equals:
             following = next(words, None)
             if following is None:
@@ -50,7 +56,12 @@ def dotted_keys(
     return found
 
 
-def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
+def _near(
+    word: str,
+    command: ArgumentParser,
+    takes_config: bool,
+    commands_with: Callable[[str], list[str]],
+) -> str:
     """ "; did you mean --steps?", or --rollout.max_staleness where its section was left out."""
     name = word.removeprefix("--").partition("=")[0]
     if name == word:
@@ -59,7 +70,6 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
     if name in flags:
         return f"; it goes after the command: {command.prog} {word}"
     from .config import Config
-    from .flags import commands_with
 
     keys = (
         {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
