@@ -13,6 +13,10 @@ from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 
+class GradientError(TrainerError):
+    """A gradient is not finite."""
+
+
 def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
     """AdamW, fused where torch has it; weight decay on matrices only (not norms and biases).
 
@@ -74,11 +78,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
     """Scale gradients so that their global norm is at most `max_norm`; the norm before that.
 
-    Collective. Raises TrainerError when the norm is not finite: such a step would destroy the
+    Collective. Raises GradientError when the norm is not finite: such a step would destroy the
     weights.
     """
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     if not math.isfinite(value):
-        raise TrainerError(f"gradient norm is {value}: the weights were left as they were")
+        raise GradientError(f"gradient norm is {value}: the weights were left as they were")
     return value
