@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,9 @@ from typing import Any, Literal
 
 from .errors import EnvError
 from .seeding import derived_number
+
+MAX_WEIGHT = 1e6
+"""Largest weight of a task: beyond it gradients overflow."""
 
 Split = Literal["train", "eval"]
 
@@ -22,7 +24,7 @@ class Task:
     multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
 
     Raises:
-        ValueError: `weight` is negative or not finite.
+        ValueError: `weight` is not from 0 to MAX_WEIGHT.
     """
 
     id: str
@@ -32,8 +34,10 @@ class Task:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf:
-            raise ValueError(f"weight of task {self.id}: got {self.weight}, expected 0 or more")
+        if not 0 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(
+                f"weight of task {self.id}: got {self.weight}, expected 0 to {MAX_WEIGHT:g}"
+            )
 
 
 def checked_task(value: object) -> Task:
