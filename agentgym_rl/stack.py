@@ -25,7 +25,7 @@ from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
 from .loading import check_findable
-from .model import model_folder, tokenizer_hash
+from .model import model_folder, tensor_heads, tokenizer_hash
 from .services import Services, running_services
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
@@ -76,7 +76,10 @@ def check_policy(config: Config, engine: OwnEngineConfig) -> None:
     accept_filter(config.rollout.should_accept)
     if ":" in config.algo.loss:  # trainer ranks try it, with torch
         check_findable(config.algo.loss, "algo.loss")
-    ChatFormat.load(model_folder(config))
+    folder = model_folder(config)
+    ChatFormat.load(folder)
+    if not (isinstance(engine, VllmEngineConfig) and engine.urls):
+        tensor_heads(folder)
     if isinstance(engine, VllmEngineConfig) and not engine.urls:
         # servers that run already are checked when they answer
         build = find_build(engine.python)

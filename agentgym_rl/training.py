@@ -44,7 +44,7 @@ from .run_dir import create_run_dir, file_name, held, release_if_unused
 from .timeline import PhasesFile
 from .tracking import open_trackers
 from .trainer.retention import Retention, prune
-from .trainer_group import TrainerGroup
+from .trainer_group import TrainerGroup, try_model
 from .training_result import TrainResult
 from .training_summary import Played, summarize_training
 from .warmup import warmed_up
@@ -84,6 +84,9 @@ async def training(
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
         stack.callback(trackers.close)
+        if resume is None and config.cluster.type != "ray":
+            progress.phase("trying the model")
+            await try_model(config, run_dir, config_file, forks=forks)
         if config.init.method == "sft":
             config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
             config_file = rewrite_config(run_dir, config)

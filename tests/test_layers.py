@@ -65,7 +65,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* "
         "weights.adapter weights.broadcast weights.checksum weights.files weights.gloo "
-        "weights.publication weights.publish weights.shm weights.vllm_native "
+        "weights.publication weights.publish weights.shm weights.source weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",
