@@ -17,7 +17,7 @@ from .episode_log import EpisodeLog, check_log
 from .errors import ConfigError, TrainerError
 from .eval_records import EvalRecords
 from .metrics import finite, rewrite_metrics
-from .recovery import NOTHING, Recovered, recover
+from .recovery import NOTHING, Recovered, first_absent, recover
 from .run_dir import EPISODES, MARK, TASKS, shown
 from .task import Task, TaskSource
 from .trainer.manifest import list_checkpoints, newest_checkpoint, read_manifest
@@ -123,10 +123,22 @@ def _check_log(folder: Path, step: int) -> None:
         except ConfigError as error:
             raise _log_lost(folder, str(error)) from error
         if _is_begun(log):
-            return
+            return _check_batches(folder, step)
     later = any((folder / name).exists() for name in _WRITTEN_LATER)
     if later or list_checkpoints(folder / "checkpoints"):
         raise _log_lost(folder, f"{EPISODES} is {'empty' if log.exists() else 'missing'}")
+
+
+def _check_batches(folder: Path, step: int) -> None:
+    """Refuse a log that is older than the checkpoint of `step` batches: the end of it was lost, or
+    it was put back from a copy."""
+    absent = first_absent(folder / EPISODES)
+    if absent < step:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {EPISODES} lacks batch {absent}, which the checkpoint "
+            f"step-{step} was trained on: put it back from a newer copy, or remove the checkpoints "
+            f"of more than {absent} batches to go on from before"
+        )
 
 
 def _is_begun(log: Path) -> bool:
