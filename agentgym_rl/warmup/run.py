@@ -121,7 +121,7 @@ async def _follow(
             )
         if steps and now - shown > _SHOW_S:
             shown, step = now, json.loads(steps[-1])
-            done = f"step {step['step'] + 1}/{step['steps']}"
+            done = f"{step['step'] + 1} of {step['steps']} steps"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
 
 
