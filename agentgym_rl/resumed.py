@@ -18,9 +18,9 @@ from .errors import ConfigError, TrainerError
 from .eval_records import EvalRecords
 from .metrics import finite, rewrite_metrics
 from .recovery import NOTHING, Recovered, first_absent, recover
-from .run_dir import EPISODES, MARK, TASKS, shown
+from .run_dir import EPISODES, MARK, TASKS, WARMED_UP, shown
 from .task import Task, TaskSource
-from .trainer.manifest import list_checkpoints, newest_checkpoint, read_manifest
+from .trainer.manifest import checksums, list_checkpoints, newest_checkpoint, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,24 @@ FREE = (
 shown. All else decides what is played and learned."""
 
 
+def kept_config(folder: Path) -> dict[str, Any]:
+    """The configuration that the run in `folder` has, as its file says.
+
+    Raises:
+        ConfigError: the file is damaged, or cut short.
+    """
+    try:
+        before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        if cut := {"steps", "model", "rollout", "trainer", "logging"} - before.keys():
+            raise ValueError(f"it has no {', '.join(sorted(cut))}")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {MARK} is damaged ({error}): put it back from a copy, or "
+            "begin a new run"
+        ) from error
+    return before
+
+
 def check_resumable(folder: Path, config: Config) -> None:
     """Refuse a configuration that the run in `folder` cannot go on with.
 
@@ -56,15 +74,7 @@ def check_resumable(folder: Path, config: Config) -> None:
     Raises:
         ConfigError: says what differs.
     """
-    try:
-        before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
-        if cut := {"steps", "rollout", "trainer", "logging"} - before.keys():
-            raise ValueError(f"it has no {', '.join(sorted(cut))}")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--resume {shown(folder)}: {MARK} is damaged ({error}): put it back from a copy, or "
-            "begin a new run"
-        ) from error
+    before = kept_config(folder)
     longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
     free = (*FREE, "steps") if longer else FREE
     different = differences(before, tomllib.loads(dump_toml(config)), free=free)
@@ -75,6 +85,28 @@ def check_resumable(folder: Path, config: Config) -> None:
         raise ConfigError(
             f"--resume {shown(folder)}: the run cannot go on with another configuration: "
             f"{'; '.join(different)}{hint}. Leave that out, or begin a new run"
+        )
+
+
+def check_begun_with(folder: Path) -> None:
+    """Refuse a run whose own model, that it was warmed up to begin with, is not what it was.
+
+    Raises:
+        ConfigError: files of it are missing or damaged.
+    """
+    model = Path(kept_config(folder)["model"]["path"])
+    if not model.is_relative_to(folder.resolve()):
+        return
+    was = _told(folder / WARMED_UP).get("checksums", {})
+    faults = [name for name in was or ("config.json",) if not (model / name).is_file()]
+    if not faults:
+        now = checksums(model / name for name in was)
+        faults = [name for name in was if now[name] != was[name]]
+    if faults:
+        raise ConfigError(
+            f"--resume {shown(folder)}: the model that the run began with is damaged: "
+            f"{', '.join(faults)} in {shown(model)} is missing or not what was written: put it "
+            "back from a copy, or begin a new run"
         )
 
 

@@ -21,6 +21,8 @@ from .task import TaskSource
 MARK = "config.toml"
 EPISODES = "episodes.db"
 TASKS = "tasks.json"
+WARMED_UP = "init/warmup.json"
+"""What the model of `--init sft` was made of."""
 LOCK = "lock"
 """The kernel says whether it is held; in it are the process, and the machine, that had it last."""
 TOLD = "serve.json"
