@@ -244,7 +244,7 @@ FAULTS: Mapping[str, Fault] = {
     "sandbox zygote slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
     "fork server killed": Fault(hosts(_FORKS, signal.SIGKILL), _FORKS_END),
     "fork server frozen": Fault(hosts(_FORKS, signal.SIGSTOP), _FORKS_STOP),
-    "fork server frozen, and its engine killed": Fault(_frozen_and_killed, _FORKS_STOP),
+    "fork server frozen as its engine dies": Fault(_frozen_and_killed, _FORKS_STOP),
     "fork server slow": Fault(stutter_hosts(_FORKS)),
     "machine loaded": Fault(_load(20.0)),
     "tool never returns": Fault(
