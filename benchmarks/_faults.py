@@ -173,6 +173,8 @@ ZYGOTE = "local/inside/zygote.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
 _POOL = "agentgym_rl.verifier.inside.zygote"
+_LONG = "--steps=60"
+"""More than are trained while something is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
 _ANEW = "the verifier pool begins anew"
 _JUDGE = "a verifier worker .* is replaced"
@@ -227,14 +229,16 @@ FAULTS: Mapping[str, Fault] = {
     "verifier host frozen": Fault(
         hosts(_POOL, signal.SIGSTOP), _ANEW, flags=_JUDGED, always_paid=True
     ),
-    "verifier host slow": Fault(stutter_hosts(_POOL), flags=_JUDGED, always_paid=True),
+    "verifier host slow": Fault(stutter_hosts(_POOL), flags=(*_JUDGED, _LONG), always_paid=True),
     "verifier worker killed": Fault(
         hosts(_POOL, signal.SIGKILL, below=1), flags=_JUDGED, always_paid=True
     ),
     "verifier worker frozen": Fault(
         hosts(_POOL, signal.SIGSTOP, below=1), _JUDGE, flags=_JUDGED, always_paid=True
     ),
-    "verifier worker slow": Fault(stutter_hosts(_POOL, below=1), flags=_JUDGED, always_paid=True),
+    "verifier worker slow": Fault(
+        stutter_hosts(_POOL, below=1), flags=(*_JUDGED, _LONG), always_paid=True
+    ),
     "sandbox zygote killed": Fault(
         hosts(ZYGOTE, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
     ),
