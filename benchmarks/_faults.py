@@ -176,6 +176,8 @@ _POOL = "agentgym_rl.verifier.inside.zygote"
 _LONG = "--steps=60"
 """More than are trained while something is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
+_STAY = (*_JUDGED, "--env.options.fresh=false")
+"""Verifier workers that serve many calls."""
 _ANEW = "the verifier pool begins anew"
 _JUDGE = "a verifier worker .* is replaced"
 _FORKS = "agentgym_rl.cluster.fork_server"
@@ -231,13 +233,13 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "verifier host slow": Fault(stutter_hosts(_POOL), flags=(*_JUDGED, _LONG), always_paid=True),
     "verifier worker killed": Fault(
-        hosts(_POOL, signal.SIGKILL, below=1), flags=_JUDGED, always_paid=True
+        hosts(_POOL, signal.SIGKILL, below=1), flags=_STAY, always_paid=True
     ),
     "verifier worker frozen": Fault(
-        hosts(_POOL, signal.SIGSTOP, below=1), _JUDGE, flags=_JUDGED, always_paid=True
+        hosts(_POOL, signal.SIGSTOP, below=1), _JUDGE, flags=_STAY, always_paid=True
     ),
     "verifier worker slow": Fault(
-        stutter_hosts(_POOL, below=1), flags=(*_JUDGED, _LONG), always_paid=True
+        stutter_hosts(_POOL, below=1), flags=(*_STAY, _LONG), always_paid=True
     ),
     "sandbox zygote killed": Fault(
         hosts(ZYGOTE, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
