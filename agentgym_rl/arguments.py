@@ -90,12 +90,13 @@ def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
     """
     from .config import load_config
     from .model import resolve_paths
-    from .resumed import check_resumable
+    from .resumed import check_begun_with, check_resumable
     from .run_dir import config_of
 
     if "run" in overrides:
         raise ConfigError("--resume goes on in the run's own folder: leave out --run")
     file = config_of(args.resume, f"--resume {args.resume}")
+    check_begun_with(args.resume)
     config = resolve_paths(load_config(args.config or file, overrides))
     check_resumable(args.resume, config)
     return config

@@ -13,7 +13,7 @@ from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.eval_records import LINES
 from agentgym_rl.run_dir import MARK, shown
-from agentgym_rl.run_list import is_run, state_of
+from agentgym_rl.run_list import is_run, recent_reward, state_of
 
 from .errors import Refusal, missing
 from .index import EpisodeIndex
@@ -87,7 +87,7 @@ class InspectedRun:
             "steps_planned": int(config.get("steps", 0)),
             "started_s": _changed_s(self.folder / MARK),
             "updated_s": max((at for at in times if at is not None), default=None),
-            "reward": rows[-1].get("reward/mean") if rows else None,
+            "reward": recent_reward(rows),
         }
 
     def _num_episodes(self) -> int:
