@@ -109,4 +109,4 @@ if __name__ == "__main__":
 
         uvicorn.run(_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
     else:
-        serve("openenv-core", _cases)
+        serve("openenv", _cases)
