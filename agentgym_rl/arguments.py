@@ -89,7 +89,7 @@ def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
         ConfigError: there is no run, or it cannot go on with that.
     """
     from .config import load_config
-    from .model import resolve_paths
+    from .model import model_folder, resolve_learning_rate, resolve_paths
     from .resumed import check_begun_with, check_resumable
     from .run_dir import config_of
 
@@ -98,5 +98,6 @@ def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
     file = config_of(args.resume, f"--resume {args.resume}")
     check_begun_with(args.resume)
     config = resolve_paths(load_config(args.config or file, overrides))
+    config = resolve_learning_rate(config, model_folder(config))
     check_resumable(args.resume, config)
     return config

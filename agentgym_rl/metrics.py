@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import numpy as np
 
 from .errors import StorageError
 from .trajectory import Trajectory
+
+log = logging.getLogger(__name__)
 
 COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
 """Trainer phases that count as training for `overlap`."""
@@ -50,6 +54,55 @@ class MetricsFile:
         """Close the file; idempotent. What it had no room for is lost with it."""
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+class CollapseWatch:
+    """Warns, once, of a policy that training has broken: it learns nothing from there on.
+
+    Learning makes a policy surer as well, but then the reward rises; and near zero the entropy of
+    a batch is noise.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float, float]] = deque(maxlen=3)
+        """The last batches: step, entropy in nats, and mean reward."""
+        self._warned = False
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Look at the metrics of a batch."""
+        entropy, reward = metrics.get("policy/approx_entropy", NAN), metrics["reward/mean"]
+        why = self._broken(entropy, reward, metrics.get("mismatch/token_mult_prob_error", NAN))
+        if why and not self._warned:
+            self._warned = True
+            log.warning(
+                "step %d: %s. Training has probably broken the policy: lower "
+                "trainer.learning_rate (it is %g here) and begin again",
+                step,
+                why,
+                metrics.get("lr", NAN),
+            )
+        self._seen.append((step, entropy, reward))
+
+    def _broken(self, entropy: float, reward: float, mismatch: float) -> str:
+        for at, before, paid in self._seen:
+            moved = f"the policy's entropy went from {before:.2g} to {entropy:.2g} since step {at}"
+            if before >= _SURE and entropy < before / 5 and reward <= paid:
+                return f"{moved}, and the reward did not rise ({paid:.3g} to {reward:.3g})"
+            if entropy > max(3 * before, before + 1.0) and reward < paid:
+                return f"{moved}, and the reward fell ({paid:.3g} to {reward:.3g})"
+        if mismatch > _MOVED:
+            return (
+                f"trainer and engine differ by a factor of {mismatch:.3g} in the probability of a "
+                "token, on average (mismatch/token_mult_prob_error)"
+            )
+        return ""
+
+
+NAN = float("nan")
+_SURE = 0.2
+"""Nats a token: a policy with less entropy repeats itself, and its entropy varies by chance."""
+_MOVED = 10.0
+"""A factor that working runs with stale data stay below: 4 has been seen in those."""
 
 
 def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 from pathlib import Path
@@ -97,6 +98,28 @@ def resolve_paths(config: Config) -> Config:
     algo = config.algo.model_copy(update={"kl": kl})
     model = config.model.model_copy(update={"path": _absolute(model_name(config))})
     return config.model_copy(update={"model": model, "algo": algo})
+
+
+def resolve_learning_rate(config: Config, folder: Path) -> Config:
+    """Return the configuration with the learning rate for the model in `folder`, if it names none.
+
+    What a model of a million parameters needs destroys one of a hundred million in a step.
+
+    Raises:
+        ConfigError: the model has no weights, or they are damaged.
+    """
+    if config.trainer.learning_rate is not None:
+        return config
+    heads = tensor_heads(folder)
+    size = sum(math.prod(head.shape) for head in heads.values())
+    rate = next(rate for below, rate in _LEARNING_RATES if size < below)
+    log.info("learning rate %g, for %.3g parameters (trainer.learning_rate sets it)", rate, size)
+    trainer = config.trainer.model_copy(update={"learning_rate": rate})
+    return config.model_copy(update={"trainer": trainer})
+
+
+_LEARNING_RATES = ((20e6, 3e-4), (1e9, 3e-5), (10e9, 2e-5), (math.inf, 1e-5))
+"""Parameters that a model has less of, and the default learning rate."""
 
 
 def model_name(config: Config) -> str:

@@ -36,8 +36,8 @@ from .eval_queue import EvalQueue
 from .eval_records import EvalRecord
 from .fleet_members import Members
 from .inspect.progress import Progress
-from .metrics import MetricsFile
-from .model import model_folder, weights_size
+from .metrics import CollapseWatch, MetricsFile
+from .model import model_folder, resolve_learning_rate, weights_size
 from .recovery import Recovered
 from .resumed import begin, check_kept, rewrite_config
 from .run_dir import EPISODES, create_run_dir, file_name, held, release_if_unused
@@ -71,6 +71,7 @@ async def training(
         ConfigError: the folder is another run's, or holds nothing to go on with.
     """
     begun_s = time.monotonic()
+    config = resolve_learning_rate(config, await asyncio.to_thread(model_folder, config))
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(cluster_of(config))
         if resume is None:
@@ -104,7 +105,10 @@ async def training(
         phases = PhasesFile(run_dir)
         stack.callback(phases.close)
 
+        collapse = CollapseWatch()
+
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            collapse.step(step, metrics)
             trackers.log(step, metrics)
             progress.step(step, metrics)
 

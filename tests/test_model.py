@@ -1,17 +1,20 @@
 """Where a model is: bundled, a folder here, or a hub id, and which of them was meant."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from agentgym_rl import model
-from agentgym_rl.config import Config, EnvConfig, ModelConfig
+from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.model import (
     BUNDLED,
     BUNDLED_MODELS,
     model_folder,
+    resolve_learning_rate,
     resolve_model,
     resolve_paths,
 )
@@ -123,3 +126,29 @@ def test_a_run_remembers_where_its_model_was(folder, path, resolved):
     config = Config(steps=3, model=ModelConfig(path=path, revision="main"))
     want = ModelConfig(path=resolved.replace("HERE", str(Path.cwd())), revision="main")
     assert resolve_paths(config) == Config(steps=3, model=want)
+
+
+def weigh(folder: Path, size: int) -> None:
+    """Give a folder `size` parameters of 16 bits, all zeros that take no room on the disk."""
+    about = {"w": {"dtype": "BF16", "shape": [size], "data_offsets": [0, 2 * size]}}
+    header = json.dumps(about).encode()
+    file = folder / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(file, 8 + len(header) + 2 * size)
+
+
+@pytest.mark.parametrize(
+    ("size", "rate"),
+    [(1_000_000, 3e-4), (135_000_000, 3e-5), (4 * 10**9, 2e-5), (32 * 10**9, 1e-5)],
+)
+def test_an_unset_learning_rate_is_chosen_by_the_size_of_the_model(size, rate, folder):
+    weigh(folder, size)
+    chosen = resolve_learning_rate(Config(), folder)
+    assert chosen.trainer.learning_rate == rate
+    assert resolve_learning_rate(chosen, Path("/nowhere")) == chosen
+
+
+def test_a_learning_rate_that_is_set_stays():
+    config = Config(trainer=TrainerConfig(learning_rate=0.0))
+    assert resolve_learning_rate(config, Path("/nowhere")) == config
+    assert resolve_learning_rate(Config(), BUNDLED).trainer.learning_rate == 3e-4

@@ -37,7 +37,9 @@ class TrainerConfig(Section):
     """Optimizer steps a batch is split into."""
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch."""
-    learning_rate: float = Field(default=3e-4, ge=0)
+    learning_rate: float | None = Field(default=None, ge=0)
+    """Of AdamW, at its highest. Unset: by the size of the model, 3e-4 below 20 million parameters
+    (the bundled ones), 3e-5 below a billion, 2e-5 below ten billion, else 1e-5."""
     critic_learning_rate: float | None = Field(default=None, ge=0)
     """Of the critic, on the same schedule (default: `learning_rate`)."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"

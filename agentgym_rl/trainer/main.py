@@ -16,7 +16,7 @@ from torch import Tensor
 from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
 from agentgym_rl.errors import ArlError
-from agentgym_rl.model import resolve_model
+from agentgym_rl.model import resolve_learning_rate, resolve_model
 
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
@@ -68,6 +68,7 @@ def run(
         TrainerError, WeightsError: a step failed, or the controller or an engine is gone.
     """
     torch.set_num_threads(config.trainer.num_threads)
+    config = resolve_learning_rate(config, model_dir)
     client = ControllerClient(controller_url, os.environ.get("ARL_TOKEN", ""))
     versions = VersionsOut(
         config,

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.errors import ConfigError, TrainerError
 
 
 class GradientError(TrainerError):
@@ -34,7 +34,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) ->
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
     optimizer = torch.optim.AdamW(
         [group for group in groups if group["params"]],
-        lr=config.learning_rate,
+        lr=0.0,  # each step sets its own
         betas=config.betas,
         fused=fused,
     )
@@ -56,6 +56,8 @@ def learning_rate(
     or falls linearly or as a half cosine to `learning_rate_floor` of it, which the last batch has.
     """
     peak = config.learning_rate if peak is None else peak
+    if peak is None:
+        raise ConfigError("trainer.learning_rate: unset, and nobody chose one for the model's size")
     if step < config.warmup_steps:
         return peak * (step + 1) / (config.warmup_steps + 1)
     if config.schedule == "constant":

@@ -132,6 +132,34 @@ def test_a_response_template_says_itself_what_a_thought_is():
         readers_of(chat, config)
 
 
+SHOWS = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
+IN_SYSTEM = "{% if tools and messages[0].role == 'system' %}{{ tools }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "parser", "said"),
+    [
+        (TURN, "hermes", ["never told of them"]),
+        (TURN, "none", ["never told of them"]),
+        (TURN, "auto", ["no format of tool calls", "never told of them"]),
+        (SHOWS + TURN, "auto", ["no format of tool calls"]),
+        (SHOWS + TURN, "hermes", []),
+        (IN_SYSTEM + TURN, "hermes", []),
+    ],
+    ids=range(6),
+)
+def test_tools_that_cannot_work_with_the_model_are_warned_of_once(source, parser, said, caplog):
+    chat = _chat(source.replace("CALL", ""))
+    open_parser, _ = readers_of(chat, GatewayConfig(tool_parser=parser))
+    open_parser(None, "")
+    assert not caplog.records
+    for _ in range(2):
+        open_parser([tool(n={"type": "integer"})], "")
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == len(said)
+    assert all(text in message for text, message in zip(said, found, strict=True))
+
+
 @pytest.mark.parametrize("name", ["tool_parser", "reasoning_parser"])
 def test_a_parser_nobody_knows_is_refused_with_those_there_are(name):
     with pytest.raises(ValidationError, match=r"'auto', .*'none'"):

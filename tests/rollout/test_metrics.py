@@ -1,5 +1,6 @@
 """Numbers of a run."""
 
+import logging
 import math
 from contextlib import closing
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.errors import StorageError
-from agentgym_rl.metrics import MetricsFile, Overlap, read_metrics
+from agentgym_rl.metrics import CollapseWatch, MetricsFile, Overlap, read_metrics
 from agentgym_rl.trajectory import Outcome, Trajectory
 
 
@@ -60,3 +61,39 @@ def test_a_rewound_file_goes_on_after_what_it_keeps(tmp_path):
         file.write(1, {"loss": 7.0})
     kept = read_metrics(tmp_path / "metrics.jsonl")
     assert kept == [{"step": 0, "loss": 0.0}, {"step": 1, "loss": 7.0}]
+
+
+LEARNED = (
+    (0.34, 0.19),
+    (0.33, 0.16),
+    (0.16, 0.41),
+    (0.09, 0.59),
+    (0.02, 0.8),
+    (0.07, 0.84),
+    (0.01, 0.8),
+)
+"""Entropies and rewards as of the bundled model on tools, which learns, and then varies."""
+
+
+@pytest.mark.parametrize(
+    ("batches", "warning"),
+    [
+        (LEARNED, ""),
+        ([(1.08, 0.1), (1.0, 0.1), (0.9, 0.1), (0.8, 0.1), (0.7, 0.1)], ""),
+        ([(1.08, 0.1), (0.04, 0.0), (0.03, 0.0)], "entropy went from 1.1 to 0.04 since step 0"),
+        ([(1.0, 0.5), (0.6, 0.5), (0.15, 0.5)], "the reward did not rise"),
+        ([(0.3, 0.6), (6.0, 0.0)], "the reward fell"),
+        ([(0.3, 0.6, 4.0), (0.3, 0.6, 17.0)], "differ by a factor of 17"),
+        ([(math.nan, 0.5), (math.nan, 0.5)], ""),
+    ],
+    ids=range(7),
+)
+def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
+    watch = CollapseWatch()
+    names = ("policy/approx_entropy", "reward/mean", "mismatch/token_mult_prob_error")
+    with caplog.at_level(logging.WARNING):
+        for step, values in enumerate(batches):
+            watch.step(step, dict(zip(names, values, strict=False)) | {"lr": 3e-4})
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == bool(warning)
+    assert not said or (warning in said[0] and "trainer.learning_rate (it is 0.0003" in said[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -45,16 +46,19 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
     family = detect(chat) if config.tool_parser == "auto" else config.tool_parser
     thinks = _thinks(chat, config)
     grammars = Grammars(chat, family=family, thinks=thinks)
+    warn = _warning(chat, unread=family == "none" and config.tool_parser == "auto")
     if family == "response_template":
-        return _by_template(chat, config), grammars
+        return _by_template(chat, config, warn), grammars
     _log.info(
         "tool calls are read as %s, thoughts as %s",
         "content" if family == "none" else family,
         "reasoning" if thinks else "content",
     )
-    make = FAMILIES.get(family) or _NoCalls(warns=config.tool_parser == "auto")
+    make = FAMILIES.get(family, lambda tools: TextParser())
 
     def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
+        if tools is not None:
+            warn()
         inner = TextParser() if tools is None else make(tools)
         if not thinks:
             return inner
@@ -69,25 +73,42 @@ def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
     )
 
 
-class _NoCalls:
-    """Reads none. That tools are offered all the same is said once, if nobody asked for this."""
+def _warning(chat: ChatFormat, *, unread: bool) -> Callable[[], None]:
+    """Return what says once, when tools are offered, why they cannot work with this model."""
 
-    def __init__(self, *, warns: bool) -> None:
-        self._warns = warns
-
-    def __call__(self, tools: Tools) -> Parser:
-        if self._warns:
-            self._warns = False
+    @functools.cache
+    def warn() -> None:
+        if unread:
             _log.warning(
                 "tools are offered, but in the chat template no format of tool calls was "
                 "recognised: calls stay text; if the model writes them in one of these, set "
                 "gateway.tool_parser: %s",
                 ", ".join(FAMILIES),
             )
-        return TextParser()
+        if not _shows_tools(chat):
+            _log.warning(
+                "tools are offered, but the chat template does not write them into the prompt: "
+                "the model is never told of them. Use a model whose template knows tools, or "
+                "describe them, and how to call them, in the system message"
+            )
+
+    return warn
 
 
-def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
+def _shows_tools(chat: ChatFormat) -> bool:
+    """Return whether the name of an offered tool is in the prompt."""
+    for head in ([], [{"role": "system", "content": "."}]):
+        try:
+            if _NAME in chat.render([*head, _ASKS], _TOOLS):
+                return True
+        except ValueError:  # some templates have no system message
+            continue
+    return False
+
+
+def _by_template(
+    chat: ChatFormat, config: GatewayConfig, warn: Callable[[], None]
+) -> ParserFactory:
     spec = chat.template.response_template
     if spec is None:
         raise ConfigError(
@@ -101,7 +122,13 @@ def _by_template(chat: ChatFormat, config: GatewayConfig) -> ParserFactory:
         )
     template = ResponseTemplate(spec)
     _log.info("replies are read by the tokenizer's response template")
-    return lambda tools, prompt_end: ResponseTemplateParser(template, tools, prompt_end)
+
+    def open_parser(tools: Tools | None, prompt_end: str) -> Parser:
+        if tools is not None:
+            warn()
+        return ResponseTemplateParser(template, tools, prompt_end)
+
+    return open_parser
 
 
 def detect(chat: ChatFormat) -> str:
