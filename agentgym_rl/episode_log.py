@@ -178,12 +178,16 @@ class EpisodeLog:
         statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
         await self._transact([(statement, (time.time(), self._incarnation))])
 
-    async def add_member(self, member: Trajectory) -> None:
-        """Record an episode of a group that is not complete yet."""
+    async def add_member(
+        self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
+    ) -> None:
+        """Record an episode of a group that is not complete yet; with its task, where only the
+        program that plays it has that (`task_of`)."""
         if member.episode_id in self._logged_members:
             return await self._transact([])  # after whatever is under way of it
         self._logged_members.add(member.episode_id)
-        await self._transact([_insert_trajectory(member)])
+        of_task = [] if task is None else [_insert_task(task, task_index)]
+        await self._transact([*of_task, _insert_trajectory(member)])
 
     async def add_group(
         self, task: Task, task_index: int, group: Group, *, dropped: str = ""
@@ -283,6 +287,15 @@ class EpisodeLog:
                 (_CONSUME, (step,)),
             ]
         )
+
+    def task_of(self, task_id: str) -> Task | None:
+        """Return the task that was recorded under this id, if any."""
+        query = "SELECT seed, data, split, weight FROM tasks WHERE task_id = ?"
+        found = self._db.execute(query, (task_id,)).fetchone()
+        if found is None:
+            return None
+        seed, data, split, weight = found
+        return Task(task_id, seed, json.loads(data), split, weight)
 
     @property
     def num_groups(self) -> int:

@@ -91,6 +91,10 @@ class FinishedGroups:
             self._buffer.accept(group)
         return cause
 
+    async def add_member(self, member: Trajectory, task: Task, index: int) -> None:
+        """Log an episode whose group is not complete yet, so that a crash does not cost it."""
+        await self._episodes.add_member(member, task=task, task_index=index)
+
     def count(self, trajectory: Trajectory) -> None:
         """Keep the numbers, and stop the run when episodes keep failing.
 

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from .cluster.forking import ForkServer
@@ -19,7 +20,7 @@ from .groups import FinishedGroups
 from .inspect.progress import Progress
 from .model import resolve_paths
 from .online.app import PREFIX, AdminApp
-from .online.desk import Desk
+from .online.desk import Desk, OpenGroup
 from .pace import measuring
 from .run_dir import TOLD, shown
 from .stack import check_policy, check_port, policy_gateway
@@ -111,6 +112,7 @@ class _ServedRun(TrainingRun):
                 finished,
                 first_index=max(self.recovered.logged, default=-1) + 1,
                 incarnation=self.recovered.incarnation,
+                begun=self._begun(),
             )
             app = AdminApp(gateway.app, desk, admin_key=key)
             gateway.app = app
@@ -129,6 +131,13 @@ class _ServedRun(TrainingRun):
                 watching.cancel()
                 pace = meter.read(episodes=sum(finished.outcomes.values()))
         return Played(finished, pace)
+
+    def _begun(self) -> Iterator[OpenGroup]:
+        """Yield the groups that were not complete when the run was killed."""
+        for group_id, members in self.recovered.begun.items():
+            name = next(iter(members.values())).task_id
+            if (task := self.episodes.task_of(name)) is not None:
+                yield OpenGroup.begun(group_id, task, members.values())
 
     def _tell(self, base_url: str, key: str) -> None:
         admin_url = base_url.removesuffix("/v1") + PREFIX.rstrip("/")

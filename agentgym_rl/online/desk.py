@@ -14,7 +14,7 @@ import itertools
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,12 @@ class OpenGroup:
     members: list[Trajectory] = field(default_factory=list)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
+    @classmethod
+    def begun(cls, id: str, task: Task, members: Iterable[Trajectory]) -> OpenGroup:
+        """Return the group of which a run that was killed had logged these members."""
+        index = int(id.removeprefix("g").partition(".")[0])
+        return cls(id, index, task, ENGINES.time(), members=list(members))
+
 
 class Desk:
     """Opens, pays and closes sessions. One event loop only."""
@@ -85,9 +91,11 @@ class Desk:
         *,
         first_index: int = 0,
         incarnation: int = 0,
+        begun: Iterable[OpenGroup] = (),
     ) -> None:
         """Groups are numbered from `first_index` on. `incarnation` keeps their sessions apart from
-        those that were open when the run was killed, which had the same numbers."""
+        those that were open when the run was killed, which had the same numbers. `begun` are the
+        groups that were not complete then: they go on when there is room for them."""
         self._suffix = f".{incarnation}" if incarnation else ""
         self._config = config
         self._gateway = gateway
@@ -96,7 +104,12 @@ class Desk:
         self._groups: dict[str, OpenGroup] = {}
         self._seats: dict[str, Seat] = {}
         self._closed: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._indices = itertools.count(first_index)
+        self._begun = {group.task.id: group for group in begun}
+        for group in self._begun.values():
+            for member in group.members:
+                self._remember(member)
+        last = max((group.index for group in self._begun.values()), default=-1)
+        self._indices = itertools.count(max(first_index, last + 1))
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
 
@@ -125,6 +138,8 @@ class Desk:
             )
         now, number = ENGINES.time(), next(group.numbers)
         session_id = f"{group.id}-{number}"
+        if not group.id.endswith(self._suffix):  # it was begun before the run was killed
+            session_id += self._suffix
         sampling = SessionSampling(
             temperature=rollout.temperature if temperature is None else temperature,
             max_tokens=rollout.max_tokens,
@@ -196,24 +211,30 @@ class Desk:
             error=error,
             credit=record.credit,
         )
-        result = {
-            "id": session.id,
-            "status": "closed",
-            "outcome": outcome.value,
-            "error": error,
-            "reward": seat.reward,
-            "num_turns": record.num_turns,
-            "counters": dict(record.counters),
-        }
-        self._closed[session.id] = result
-        if len(self._closed) > _REMEMBERED:
-            self._closed.popitem(last=False)
+        result = self._remember(trajectory)
         if outcome.trains:
             group.members.append(trajectory)
         with self._fatal():
             self._finished.count(trajectory)
             if len(group.members) == self._config.rollout.group_size:
                 await self._finish(group)
+            elif outcome.trains:
+                await self._finished.add_member(trajectory, group.task, group.index)
+        return result
+
+    def _remember(self, episode: Trajectory) -> dict[str, Any]:
+        result = {
+            "id": episode.episode_id,
+            "status": "closed",
+            "outcome": episode.outcome.value,
+            "error": episode.error,
+            "reward": episode.reward,
+            "num_turns": episode.num_turns,
+            "counters": {name: int(count) for name, count in episode.metrics.items()},
+        }
+        self._closed[episode.episode_id] = result
+        if len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
         return result
 
     # ------------------------------------------------------------------ groups
@@ -224,11 +245,21 @@ class Desk:
                 "(rollout.max_staleness) until it has published its next version"
             )
         self._buffer.admit()
-        index = next(self._indices)
-        task = Task(id=name, seed=derived_number(name, bits=56), data=data)
-        group = OpenGroup(f"g{index}{self._suffix}", index, task, ENGINES.time())
+        group = self._begun.pop(name, None)
+        if group is None:
+            index = next(self._indices)
+            task = Task(id=name, seed=derived_number(name, bits=56), data=data)
+            group = OpenGroup(f"g{index}{self._suffix}", index, task, ENGINES.time())
+        group.opened_s = ENGINES.time()
         self._groups[name] = group
         return group
+
+    async def _go_on(self) -> None:
+        """Admit what was begun before the run was killed, as far as there is room for it."""
+        while self._begun and self._buffer.capacity >= 1:
+            group = self._admit(next(iter(self._begun)), {})
+            if len(group.members) == self._config.rollout.group_size:
+                await self._finish(group)
 
     async def _finish(self, group: OpenGroup, *, cause: str = "") -> None:
         del self._groups[group.task.id]
@@ -246,6 +277,7 @@ class Desk:
                 async with asyncio.timeout(_LOOK_EVERY_S):
                     await self._failed.wait()
             await self._look(ENGINES.time())
+            await self._go_on()
         raise self._failure
 
     @contextlib.contextmanager

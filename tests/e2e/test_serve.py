@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,48 @@ def test_a_shell_script_with_curl_is_trained_on_before_and_after_a_kill(serve):
         ids = [id for (id,) in db.execute("SELECT group_id FROM groups ORDER BY rowid")]
         assert ids == ["g0", "g1.1"]
         assert db.execute("SELECT DISTINCT task_id FROM groups").fetchone() == ("add-17-25",)
+
+
+def ask(url, key, body=None):
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=60) as answer:
+        return json.load(answer)
+
+
+def session(folder, *, task, reward):
+    """Play a session of one turn; returns what it came to, and the address it can be asked at."""
+    told = json.loads((folder / "serve.json").read_text())
+    sessions, key = f"{told['admin_url']}/sessions", told["admin_key"]
+    opened = ask(sessions, key, {"task": task})
+    messages = [{"role": "user", "content": "1 + 2 = ?"}]
+    ask(
+        f"{opened['base_url']}/chat/completions",
+        opened["api_key"],
+        {"model": "policy", "messages": messages, "max_tokens": 4},
+    )
+    return ask(f"{sessions}/{opened['id']}/close", key, {"reward": reward}), opened["id"]
+
+
+def test_sessions_that_were_closed_before_a_kill_are_trained_on_after_it(serve):
+    process, folder = serve("--steps=2")
+    closed, name = session(folder, task="half", reward=0.5)
+    for reward in (0.0, 1.0):
+        session(folder, task="whole", reward=reward)
+    wait_for_steps(folder, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    process, folder = serve(resume=True)
+    told = json.loads((folder / "serve.json").read_text())
+    assert ask(f"{told['admin_url']}/sessions/{name}", told["admin_key"]) == closed
+    session(folder, task="half", reward=0.25)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert json.loads(out)["steps"] == 2
+    assert audit_ledger(folder)["faults"] == []
+    with sqlite3.connect(folder / "episodes.db") as db:
+        query = "SELECT reward, episode_id FROM trajectories WHERE group_id = 'g0' ORDER BY rowid"
+        assert list(db.execute(query)) == [(0.5, "g0-0"), (0.25, "g0-0.1")]
 
 
 def test_a_player_of_an_environment_is_trained_on_and_a_run_can_be_interrupted(serve):
