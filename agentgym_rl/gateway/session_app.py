@@ -2,7 +2,7 @@
 
     POST the path of a dialect    streamed or not; the API key names the session
     POST the path of a question   answered at once
-    GET  /v1/models, /v1/models/NAME, /health, /openapi.json
+    GET  /v1/models, /v1/models/NAME, /health, /openapi.json; HEAD, too
 
 Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.asgi import Receive, Scope, Send, reply
+from agentgym_rl.asgi import Receive, Scope, Send, header, reply
 from agentgym_rl.awake import ENGINES
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.errors import ContextLengthError, EngineError
@@ -47,6 +47,9 @@ from .sessions import Session
 _log = logging.getLogger(__name__)
 
 _DESCRIPTION = "/openapi.json"
+_MODELS = "/v1/models"
+_ANTHROPIC = "/v1/messages"
+"""Whose clients say `anthropic-version` on every path, and read no other error."""
 
 
 class SessionApp(ABC):
@@ -82,29 +85,47 @@ class SessionApp(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
         path, key = _address(scope)
-        route = self._routes.get(path) if scope["method"] == "POST" else None
-        send = _named(send, Route.request_id if route is None else route.request_id)
+        api = self._api(path, scope)
+        send = _named(send, Route.request_id if api is None else api.request_id)
+        if scope["method"] == "HEAD":
+            send = _without_body(send)
         try:
-            if route is not None:
-                await self._post(route, key, scope, receive, send)
+            if api is not None and api.path == path and scope["method"] == "POST":
+                await self._post(api, key, scope, receive, send)
             else:
                 await reply(send, 200, self._get(scope["method"], path))
         except ApiError as error:
-            body = msgspec.json.encode(error.body) if route is None else route.error(error)
+            body = msgspec.json.encode(error.body) if api is None else api.error(error)
             await reply(send, error.status, body, headers=error.headers)
         except ConnectionError:
             _log.debug("a client hung up before its reply was complete")
+
+    def _api(self, path: str, scope: Scope) -> Route | None:
+        """Return the route of a path, or the one whose API it belongs to, and so its errors."""
+        if header(scope, b"anthropic-version"):
+            path = path if path in self._routes else _ANTHROPIC
+        while path and path not in self._routes:
+            path = path.rpartition("/")[0]
+        return self._routes.get(path)
 
     def _get(self, method: str, path: str) -> bytes:
         model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
         model |= self._about_model
         routes = {
             "/health": {},
-            "/v1/models": {"object": "list", "data": [model]},
-            f"/v1/models/{self._model_name}": model,
+            _MODELS: {"object": "list", "data": [model]},
+            f"{_MODELS}/{self._model_name}": model,
         }
         if path in self._routes:
             raise wrong_method(method, path, allowed="POST")
+        name = path.removeprefix(f"{_MODELS}/")
+        if name != path and name != self._model_name:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; there is {self._model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
         if path != _DESCRIPTION and path not in routes:
             there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
             raise ApiError(
@@ -112,8 +133,8 @@ class SessionApp(ABC):
                 f"No route {method} {path}; there are {', '.join(there_are)}.",
                 code="not_found",
             )
-        if method != "GET":
-            raise wrong_method(method, path, allowed="GET")
+        if method not in ("GET", "HEAD"):
+            raise wrong_method(method, path, allowed="GET, HEAD")
         if path == _DESCRIPTION:
             return msgspec.json.encode(document(self._routes, model=self._model_name))
         return msgspec.json.encode(routes[path])
@@ -215,6 +236,15 @@ def _named(send: Send, header_name: str) -> Send:
             name = (header_name.encode(), f"req_{secrets.token_hex(12)}".encode())
             message = {**message, "headers": [*message["headers"], name]}
         return send(message)
+
+    return sending
+
+
+def _without_body(send: Send) -> Send:
+    """The answer to HEAD: what GET would say of its body, and no body."""
+
+    def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        return send({**message, "body": b""} if "body" in message else message)
 
     return sending
 

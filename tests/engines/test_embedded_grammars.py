@@ -200,6 +200,24 @@ def test_a_pause_does_not_lose_the_place(model_dir, served, interrupt):
     jsonschema.validate(json.loads(_text(_run(served, model_dir("qwen3"), scenario))), schema)
 
 
+@pytest.mark.parametrize(
+    "pattern", ["^(.{0,1000}){1000}$", "(.{0,100}){100}", r"[\s\S]{0,5000}z"], ids=range(3)
+)
+def test_a_grammar_that_grows_too_complex_is_refused_and_hurts_no_other(pattern, model_dir, served):
+    schema = {"type": "string", "pattern": pattern}
+
+    async def scenario(client, engine):
+        async with asyncio.TaskGroup() as tasks:
+            other = tasks.create_task(_reply(client, _grammar(SMALL)))
+            with pytest.raises(RequestRefused, match="the grammar cannot be followed any further"):
+                await _reply(client, _grammar(schema), name="b", max_tokens=400)
+        return other.result(), engine.loop.alive
+
+    reply, alive = _run(served, model_dir("qwen3"), scenario)
+    assert alive
+    assert json.loads(_text(reply)) in ("one", "two")
+
+
 def test_the_wire_takes_no_other_form(model_dir, served, call):
     async def scenario(client, _):
         params = {"max_tokens": 5, "structured_outputs": {"json": {"type": "object"}}}

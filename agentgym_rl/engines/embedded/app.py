@@ -126,7 +126,7 @@ class App:
             await _fail(send, error)
             return
         if request.error is not None:
-            await _fail(send, Refused(request.error, status=500, kind="EngineError"))
+            await _fail(send, _failed(request))
             return
         choice = _choice(request, 0, len(request.token_ids))
         await reply(send, 200, _encode(wire.GenerateReply(request_id=request.id, choices=[choice])))
@@ -144,7 +144,7 @@ class App:
         except Refused as error:
             failure = error.detail
         if request.error is not None:
-            failure = wire.ErrorDetail(message=request.error, type="EngineError", code=500)
+            failure = _failed(request).detail
         if failure is not None:
             await _event(send, wire.GenerateReply(request_id=request.id, error=failure))
         await send({"type": "http.response.body", "body": b"data: " + wire.DONE + b"\n\n"})
@@ -277,6 +277,12 @@ def _query(found: bytes) -> Query:
 async def _event(send: Send, message: wire.GenerateReply) -> None:
     body = b"data: " + _encode(message) + b"\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _failed(request: Request) -> Refused:
+    """Return what to say of a request that ended with an error."""
+    kind = "EngineError" if request.error_status == 500 else "BadRequestError"
+    return Refused(str(request.error), status=request.error_status, kind=kind)
 
 
 async def _fail(send: Send, error: Refused) -> None:

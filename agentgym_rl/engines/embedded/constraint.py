@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+_NO_FIT = "doesn't satisfy the grammar"
+"""llguidance's words for a token that `allowed` did not have."""
+
 
 class Constraint:
     """Where one reply is in its grammar."""
@@ -17,7 +20,13 @@ class Constraint:
     @property
     def error(self) -> str:
         """Why the grammar cannot be followed any further; "" while it can."""
-        return self._matcher.get_error()
+        return self._matcher.get_error().partition("\n<state>")[0]  # a page of its innards
+
+    @property
+    def is_too_complex(self) -> bool:
+        """Whether the grammar itself is the reason: an expression that was compiled may grow
+        beyond all limits as it is followed. A token that does not fit is another's fault."""
+        return bool(self.error) and _NO_FIT not in self.error
 
     def allowed(self) -> npt.NDArray[np.bool_]:
         """[V]: which tokens may come next; the end of sequence where nothing else can."""

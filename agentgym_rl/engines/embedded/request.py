@@ -55,6 +55,8 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    error_status: int = 500
+    """What an error says to whoever asked: 400 where it is their grammar's fault."""
 
     visible: int = 0
     done: bool = False
@@ -90,7 +92,9 @@ class Request:
         self.times_s.append(time_s)
         if self.constraint is not None:
             self.constraint.accept(token)
-            self.error = self.constraint.error or None
+            if error := self.constraint.error:
+                self.error = f"the grammar cannot be followed any further: {error}"
+                self.error_status = 400 if self.constraint.is_too_complex else 500
         if token in self.stop_ids:
             self.finish_reason, self.stop_reason = "stop", self.stop_ids[token]
         elif self.stop_strings is not None and (found := self.stop_strings.feed(token)):
