@@ -17,7 +17,7 @@ from typing import Any
 from .agent import Agent
 from .awake import ENGINES
 from .env import Env, Message, Step, ToolSpec
-from .errors import AgentError, ContextLengthError, EnvError, InfraError
+from .errors import AgentError, EnvError, InfraError
 from .gateway.client import AgentClients
 from .gateway.counters import COUNTERS
 from .gateway.sampling import SessionSampling
@@ -46,6 +46,7 @@ COUNTED = (
     "malformed_calls",
     "length_turns",
     "undelivered_turns",
+    "overflows",
     "unknown_version_tokens",
     "prompt_tokens",
     "sampled_tokens",
@@ -335,7 +336,9 @@ def _judge(
         return Outcome.ABORTED, str(failed)
     if isinstance(failed, InputTooLong):
         return Outcome.TOO_LONG, str(failed)
-    if isinstance(failed, ContextLengthError) or (failed and record.counters["overflows"]):
+    if record.too_long:  # whatever the agent made of it
+        return Outcome.TOO_LONG, record.too_long
+    if failed and record.overflow:
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:
         return Outcome.AGENT_ERROR, _last_lines(failed)

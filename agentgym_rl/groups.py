@@ -120,7 +120,8 @@ class FinishedGroups:
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
                 if outcome is Outcome.TOO_LONG:
-                    self._reject(f"max_input_tokens={self._config.max_input_tokens}")
+                    error = next(m.error for m in members if m.outcome is outcome)
+                    self._reject(f"the length of the first prompt ({error})")
                 return outcome.value
         if self._accepts(members):
             self._rejected_in_a_row = 0
@@ -128,8 +129,8 @@ class FinishedGroups:
         self._reject(f"should_accept={self._config.should_accept!r}")
         return Outcome.FILTERED.value
 
-    def _reject(self, setting: str) -> None:
-        """Count a group that `setting` refuses.
+    def _reject(self, cause: str) -> None:
+        """Count a group that is refused for `cause`.
 
         Raises:
             ConfigError: it and others refused too many in a row.
@@ -137,8 +138,8 @@ class FinishedGroups:
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= self._config.max_rejected:
             raise ConfigError(
-                f"{setting} refused the last of {self._rejected_in_a_row} groups in a row that "
-                "were refused (rollout.max_rejected): no batch would ever be complete"
+                f"{self._rejected_in_a_row} groups in a row were refused (rollout.max_rejected), "
+                f"so no batch would ever be complete; the last one for {cause}"
             )
 
     def _accepts(self, members: Sequence[Trajectory]) -> bool:

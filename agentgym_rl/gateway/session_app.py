@@ -252,10 +252,11 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
         session.counters["undelivered_turns"] += 1
         return None
     if isinstance(error, ApiError):
-        session.counters["overflows"] += error.code == "context_length_exceeded"
+        if error.code == "context_length_exceeded":
+            session.overflow(str(error))
         return None
     if isinstance(error, ContextLengthError):  # the engine's own limit is the tighter one
-        session.counters["overflows"] += 1
+        session.overflow(str(error))
         return bad_request(str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, EngineError):
         session.fail(str(error))

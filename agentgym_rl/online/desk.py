@@ -182,6 +182,8 @@ class Desk:
         group.seats.discard(seat)
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
+        elif outcome.trains and record.too_long:
+            outcome, error = Outcome.TOO_LONG, record.too_long
         trajectory = Trajectory(
             episode_id=session.id,
             group_id=group.id,
@@ -214,6 +216,8 @@ class Desk:
             self._finished.count(trajectory)
             if len(group.members) == self._config.rollout.group_size:
                 await self._finish(group)
+        if outcome is Outcome.TOO_LONG:
+            await self._give_up(group, f"a member of its group is too long: {error}", outcome.value)
         return result
 
     # ------------------------------------------------------------------ groups
@@ -268,17 +272,17 @@ class Desk:
                 await self._leave(seat, Outcome.ABORTED, why)
         for group in [*self._groups.values()]:
             if now - group.opened_s > config.group_timeout_s:
-                await self._give_up(group)
+                limit_s = config.group_timeout_s
+                why = f"its group was not complete within {limit_s:g} s (serve.group_timeout_s)"
+                await self._give_up(group, why, "incomplete")
 
-    async def _give_up(self, group: OpenGroup) -> None:
-        limit_s = self._config.serve.group_timeout_s
-        why = f"its group was not complete within {limit_s:g} s (serve.group_timeout_s)"
+    async def _give_up(self, group: OpenGroup, why: str, cause: str) -> None:
         for seat in [*group.seats]:
             await self._leave(seat, Outcome.ABORTED, why)
         if self._groups.get(group.task.id) is group:
             have, want = len(group.members), self._config.rollout.group_size
             log.warning("group %s (%s): %d of %d sessions", group.id, group.task.id, have, want)
-            await self._finish(group, cause="incomplete")
+            await self._finish(group, cause=cause)
 
     # ------------------------------------------------------------------ to be told
     def describe(self, seat: Seat) -> dict[str, Any]:

@@ -392,7 +392,7 @@ def test_tasks_that_are_too_long_are_dropped_unplayed(play):
 
 
 def test_tasks_that_are_all_too_long_end_the_run(play):
-    with pytest.raises(ConfigError, match=r"max_input_tokens=3 refused .* 5 groups in a row"):
+    with pytest.raises(ConfigError, match=r"5 groups in a row .* rollout.max_input_tokens 3"):
         play(max_input_tokens=3, max_rejected=5)
 
 
