@@ -14,6 +14,35 @@ Message = Mapping[str, Any]
 ToolSpec = Mapping[str, Any]
 """An OpenAI function tool: {"type": "function", "function": {name, description, parameters}}."""
 
+_TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of the parts of a message's content that are text, in OpenAI's APIs."""
+
+
+def text_message(message: Message) -> Message:
+    """Return the message with its content as one text, where it came as a list of text parts.
+
+    Parts are joined without anything between them, as chat templates do it.
+
+    Raises:
+        ValueError: a part is no text, such as an image.
+    """
+    content = message.get("content")
+    return {**message, "content": _joined(content)} if isinstance(content, list) else message
+
+
+def _joined(parts: Sequence[Any]) -> str:
+    texts: list[str] = []
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if kind not in _TEXT_PARTS or not isinstance(text, str):
+            raise ValueError(
+                f"content: got a part {kind!r:.60}, expected text: a string, or a list of "
+                '{"type": "text", "text": ...}; images and other media cannot be played'
+            )
+        texts.append(text)
+    return "".join(texts)
+
 
 RESERVED_INFO = {
     "task_id": "id of the task that is played (from reset)",

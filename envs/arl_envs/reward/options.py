@@ -35,7 +35,7 @@ class Options:
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Everything that `agentgym_rl.data.Rows` has, such as `dataset` and `revision`."""
     prompt_field: str = "prompt"
-    """Text, or a list of chat messages."""
+    """Text, a list of chat messages, or the text parts of one."""
     system_prompt: str = ""
     """Put before prompts that have no system message of their own; those are refused."""
     processor: str | None = None
