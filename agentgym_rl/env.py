@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from .task import SeededTasks, Split, TaskSource
 
@@ -27,17 +27,19 @@ def text_message(message: Message) -> Message:
         ValueError: a part is no text, such as an image.
     """
     content = message.get("content")
-    return {**message, "content": _joined(content)} if isinstance(content, list) else message
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": _joined(cast(list[Any], content))}
 
 
 def _joined(parts: Sequence[Any]) -> str:
     texts: list[str] = []
     for part in parts:
-        kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-        text = part.get("text") if isinstance(part, Mapping) else None
+        fields = cast(Mapping[str, Any], part if isinstance(part, Mapping) else {})
+        kind, text = fields.get("type", "text"), fields.get("text")
         if kind not in _TEXT_PARTS or not isinstance(text, str):
             raise ValueError(
-                f"content: got a part {kind!r:.60}, expected text: a string, or a list of "
+                f"content: got the part {part!r:.60}, expected text: a string, or a list of "
                 '{"type": "text", "text": ...}; images and other media cannot be played'
             )
         texts.append(text)

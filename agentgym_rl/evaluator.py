@@ -203,6 +203,7 @@ def eval_metrics(result: EvalResult) -> dict[str, float | None]:
         "eval/reward": result.reward,
         "eval/reward_low": low,
         "eval/reward_high": high,
+        "eval/tasks": float(result.num_tasks),
         "eval/episodes": float(result.num_episodes),
         "eval/turns": result.turns,
         "eval/duration_s": result.duration_s,

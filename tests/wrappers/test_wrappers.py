@@ -211,7 +211,7 @@ SPOILT = {
     ),
     "step": (f"{__name__}:Untupled", "env.step must return .* got None"),
     "reset": (f"{__name__}:Unasked", "env.reset must return .* got None"),
-    "image": (f"{__name__}:Showing", "got a part 'image_url', expected text"),
+    "image": (f"{__name__}:Showing", "got the part {'type': 'image_url'.*, expected text"),
 }
 
 

@@ -67,7 +67,7 @@ class Options:
             raise ConfigError(f"timeout_s: got {limit!r}, expected seconds above 0")
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
-        if not (self.data or self.rows):
+        if not (self.data or self.eval_data or self.rows):
             raise ConfigError(
                 "no data: give --data FILE (.jsonl, .json or .parquet; env.options.data), or a "
                 "Hugging Face data set as --env.options.rows.dataset=ID"
