@@ -15,6 +15,7 @@ from .config import RolloutConfig
 from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .loading import import_object
+from .log import Repeated
 from .task import Task
 from .trajectory import Outcome, Trajectory
 
@@ -66,6 +67,7 @@ class FinishedGroups:
         self._should_accept = accept_filter(config.should_accept)
         self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
         self._rejected_in_a_row = 0
+        self._warnings = Repeated(log)
 
     async def finish(
         self,
@@ -104,7 +106,9 @@ class FinishedGroups:
             return
         what, error = trajectory.outcome.value, trajectory.error
         where = f" of {trajectory.env_id}" if trajectory.env_id else ""
-        log.warning("episode %s%s: %s: %s", trajectory.episode_id, where, what, error)
+        self._warnings.warn(
+            "episode %s%s: %s: %s", trajectory.episode_id, where, what, error, why=error
+        )
         failed = [t for t in self._recent if t.outcome.failed]
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)

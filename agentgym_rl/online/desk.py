@@ -25,6 +25,7 @@ from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.groups import FinishedGroups
+from agentgym_rl.log import Repeated
 from agentgym_rl.seeding import derived_number, derived_seed
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory, added_reward
@@ -98,6 +99,7 @@ class Desk:
         self._closed: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._indices = itertools.count(first_index)
         self._failure: Exception | None = None
+        self._warnings = Repeated(log)
         self._failed = asyncio.Event()
 
     # ------------------------------------------------------------------ sessions
@@ -281,7 +283,10 @@ class Desk:
             await self._leave(seat, Outcome.ABORTED, why)
         if self._groups.get(group.task.id) is group:
             have, want = len(group.members), self._config.rollout.group_size
-            log.warning("group %s (%s): %d of %d sessions", group.id, group.task.id, have, want)
+            self._warnings.warn(
+                "group %s (%s) is dropped as %s, with %d of %d sessions: %s",
+                group.id, group.task.id, cause, have, want, why, why=cause,
+            )  # fmt: skip
             await self._finish(group, cause=cause)
 
     # ------------------------------------------------------------------ to be told

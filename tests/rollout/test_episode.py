@@ -183,6 +183,17 @@ def test_failures_have_their_own_outcomes(chat, settings, outcome, said):
     assert not found.outcome.trains
 
 
+def test_a_deadline_that_passes_names_its_key_and_what_to_set(chat):
+    late = {
+        "rollout.turn_timeout_s=0.4": {"replies": [Say([5], delay_s=9)], "turn_s": 0.1},
+        "rollout.tool_timeout_s=0.4": {"env": lambda: Quiz("step", 9.0), "step_s": 0.1},
+        "rollout.tool_timeout_s=0.8": {"env": lambda: Quiz("reset", 9.0), "step_s": 0.2},
+        "rollout.episode_timeout_s=0.4": {"agent": Misbehaving(None, 9.0), "episode_s": 0.1},
+    }
+    errors = {wanted: play(chat, **settings).error for wanted, settings in late.items()}
+    assert [error for wanted, error in errors.items() if f"such as --{wanted}" not in error] == []
+
+
 def test_a_failing_close_does_not_change_the_record(chat):
     assert play(chat, env=lambda: Quiz("close", OSError("x"))).outcome is Outcome.COMPLETED
 
