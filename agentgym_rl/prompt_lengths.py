@@ -24,13 +24,13 @@ from .registry import make_sandbox
 from .services import Services
 from .stack import env_spec, task_source
 from .sync_gym.loop_thread import LoopThread
-from .task import Split, TaskSource, length_of
+from .task import Split, Task, TaskSource, length_of
 from .wrappers import within
 
 _log = logging.getLogger(__name__)
 
-MOST_TASKS = 2000
-"""Tasks of a split that are measured at most, about one second of them; they lie evenly in it."""
+MOST_TASKS = 1000
+"""Tasks of a split that are measured at most, some half a second; they lie evenly in it."""
 MOST_ENDLESS = 64
 """The same, of a source without an end: its environment writes the prompts itself."""
 _LONGEST_S = 10.0
@@ -44,10 +44,28 @@ class Lengths:
     """First prompts of one split, in tokens."""
 
     split: Split
+    tasks: TaskSource
     num_tasks: int | None
     """Tasks that may be played; None: there is no end of them."""
+    most: int
+    """Of these, how many are measured."""
     lengths: list[int] = field(default_factory=list[int])
     """One for each prompt that was measured."""
+
+    @classmethod
+    def planned(cls, config: Config, split: Split) -> Lengths:
+        """Nothing measured yet, of the tasks that a run of this configuration may play."""
+        seed = config.seed if split == "train" else config.eval.seed
+        tasks = task_source(config, split, seed=seed)
+        found = length_of(tasks)
+        wanted = found if split == "train" else config.eval.num_tasks
+        num_tasks = wanted if found is None or wanted is None else min(wanted, found)
+        most = MOST_ENDLESS if found is None else MOST_TASKS
+        return cls(split, tasks, num_tasks, most if num_tasks is None else min(most, num_tasks))
+
+    def task(self, number: int) -> Task:
+        """The task to be measured as number `number` from 0 on."""
+        return self.tasks[number * (self.num_tasks or self.most) // self.most]
 
     def longer_than(self, limit: int) -> int:
         """How many have more than `limit` tokens."""
@@ -73,74 +91,55 @@ async def check_prompts(
         ConfigError: not one prompt of a split fits.
     """
     chat = ChatFormat.load(model_folder(config))
-    for split in splits:
-        if split == "eval" and not config.eval.num_tasks:
-            continue
-        tasks = task_source(
-            config, split, seed=config.seed if split == "train" else config.eval.seed
-        )
-        found = Lengths(split, _num_planned(config, split, tasks))
-        # An environment that blocks holds up nothing but this thread.
-        thread = LoopThread()
-        measuring = thread.start(_measure(config, chat, tasks, found, say))
-        try:
-            async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
-                await asyncio.wrap_future(measuring)
-        except TimeoutError:
-            return _log.warning(
-                "%s: reset has blocked for more than %.0f s, so it is not known how many prompts "
-                "are too long",
-                config.env.id, _LONGEST_S,
-            )  # fmt: skip
-        finally:
-            if not measuring.cancelled():
-                thread.close()
-        _judge(config, found)
-
-
-def _num_planned(config: Config, split: Split, tasks: TaskSource) -> int | None:
-    """How many of the tasks may be played; None: there is no end of them."""
-    length = length_of(tasks)
-    if split == "train":
-        return length
-    wanted = config.eval.num_tasks
-    return wanted if length is None else min(wanted, length)
+    played: list[Split] = [split for split in splits if split == "train" or config.eval.num_tasks]
+    found = [Lengths.planned(config, split) for split in played]
+    thread = LoopThread()  # an environment that blocks holds up nothing else
+    measuring = thread.start(_measure(config, chat, found, say))
+    try:
+        async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
+            await asyncio.wrap_future(measuring)
+    except TimeoutError:
+        _log.warning(
+            "%s: reset has blocked for more than %.0f s, so it is not known how many prompts are "
+            "too long",
+            config.env.id, _LONGEST_S,
+        )  # fmt: skip
+    finally:
+        if not measuring.cancelled():
+            thread.close()
+    for lengths in found:
+        _judge(config, lengths)
 
 
 async def _measure(
-    config: Config,
-    chat: ChatFormat,
-    tasks: TaskSource,
-    found: Lengths,
-    say: Callable[[str], None],
+    config: Config, chat: ChatFormat, found: Sequence[Lengths], say: Callable[[str], None]
 ) -> None:
     """Add the lengths of prompts, until there are enough or it takes too long."""
     env = env_spec(config).make()
     sandboxes = None
     if env.needs_sandboxes:  # not started: a `reset` that runs programs fails, and is left alone
         sandboxes = make_sandbox(config.sandbox.id, **config.sandbox.options)
-    services = Services(sandboxes)
-    total, failures = found.num_tasks, 0
-    count = MOST_ENDLESS if total is None else min(total, MOST_TASKS)
+    options = Services(sandboxes).options(env)
+    failures = 0
     began_s = told_s = time.monotonic()
+    places = [(each, number) for each in found for number in range(each.most)]
     try:
         async with asyncio.timeout(_LONGEST_S):
-            for number in range(count):
-                task = tasks[number if total is None else number * total // count]
-                options = {"task": task, **services.options(env)}
+            for each, number in places:
+                if env.uses_verifier and length_of(each.tasks) is None:
+                    continue  # to write a problem it may start processes, as `reasoning_gym` does
                 try:
-                    messages, _ = await env.reset(seed=task.seed, options=options)
-                    found.lengths.append(len(chat.prompt(messages, env.tools or None)))
+                    task = each.task(number)
+                    messages, _ = await env.reset(seed=task.seed, options={"task": task, **options})
+                    each.lengths.append(len(chat.prompt(messages, env.tools or None)))
                 except (Exception, SystemExit) as error:  # somebody else's code, or the template
-                    _log.debug("the prompt of task %s cannot be measured: %r", task.id, error)
+                    _log.debug("a prompt of %s cannot be measured: %r", config.env.id, error)
                     failures += 1
-                    if failures == _MOST_FAILURES:
-                        break
                 now_s = time.monotonic()
                 if now_s - told_s > _TELL_AFTER_S:
                     told_s = now_s
-                    say(f"measuring prompts: {number + 1:,} of {count:,} {found.split} tasks")
-                if now_s - began_s > _LONGEST_S:
+                    say(f"measuring prompts: {number + 1:,} of {each.most:,} {each.split} tasks")
+                if failures == _MOST_FAILURES or now_s - began_s > _LONGEST_S:
                     break
     except TimeoutError:
         _log.debug("env.reset of %s is too slow to measure its prompts", config.env.id)
