@@ -125,6 +125,8 @@ class FinishedGroups:
             if not outcome.trains and any(m.outcome is outcome for m in members):
                 if outcome is Outcome.TOO_LONG:
                     error = next(m.error for m in members if m.outcome is outcome)
+                    group_id = members[0].group_id
+                    self._warnings.warn("group %s is left out: %s", group_id, error, why=error)
                     self._reject(f"the length of the first prompt ({error})")
                 return outcome.value
         if self._accepts(members):

@@ -23,7 +23,8 @@ def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     interval = UNKNOWN
     if result["reward_ci"]:
         interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
-    said = f"{result['reward']:.3f} over {result['num_tasks']:,} tasks, {interval}"
+    tasks = f"{result['num_tasks']:,} task{'s' * (result['num_tasks'] != 1)}"
+    said = f"{result['reward']:.3f} over {tasks}, {interval}"
     yield from figures("held-out reward", said)
     yield from _estimate_lines(result)
     yield from figures(

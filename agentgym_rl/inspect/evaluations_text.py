@@ -38,8 +38,9 @@ def _intervals(result: Mapping[str, Any]) -> list[str]:
     if not any(ends):
         return []
     said = " → ".join(_interval(line) if line else "-" for line in ends)
-    tasks = {f"{line['eval/tasks']:,.0f}" for line in ends if line and line.get("eval/tasks")}
-    over = f", over {' and '.join(sorted(tasks))} tasks" if tasks else ""
+    counts = {int(line["eval/tasks"]) for line in ends if line and line.get("eval/tasks")}
+    tasks = " and ".join(f"{count:,}" for count in sorted(counts))
+    over = f", over {tasks} task{'s' * (counts != {1})}" if counts else ""
     return figures("", f"95 % intervals {said}{over}")
 
 
@@ -47,7 +48,9 @@ def _outcome(line: Mapping[str, Any], name: str) -> str:
     if line["status"] != "done":
         why = str(line.get("error", "")).strip().splitlines()
         return f"evaluation {line['status']}{': ' + why[0] if why else ''}"
-    return f"{name}{line['eval/reward']:.3f} ({_interval(line)})"
+    left_out = line.get("eval/too_long")
+    also = f"; {left_out:,.0f} episodes too long to be played" if left_out else ""
+    return f"{name}{line['eval/reward']:.3f} ({_interval(line)}){also}"
 
 
 def _interval(line: Mapping[str, Any]) -> str:
