@@ -163,9 +163,10 @@ def _judge(config: Config, found: Lengths) -> None:
     advice = f"the prompts have {min(found.lengths):,} to {max(found.lengths):,} tokens"
     too_long = found.longer_than(longest)
     if too_long == len(found.lengths):
+        hint = "; --eval.num_tasks=0 evaluates on none" if found.split == "eval" else ""
         raise ConfigError(
             f"{config.env.id}: none of {found.whose} fits {key}, which must hold the first prompt "
-            f"and at least one token of a reply; {advice}: raise the limit or shorten them"
+            f"and at least one token of a reply; {advice}: raise the limit or shorten them{hint}"
         )
     if too_long:
         _log.warning(
