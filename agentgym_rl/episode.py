@@ -11,18 +11,19 @@ import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .agent import Agent
 from .awake import ENGINES
 from .env import Env, Message, Step, ToolSpec
-from .errors import AgentError, ContextLengthError, EnvError, InfraError
+from .errors import AgentError, EnvError, InfraError, too_slow
 from .gateway.client import AgentClients
 from .gateway.counters import COUNTERS
 from .gateway.sampling import SessionSampling
 from .gateway.server import SessionServer
 from .gateway.sessions import Session, SessionRecord
+from .log import Repeated
 from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory, added_reward
@@ -46,6 +47,7 @@ COUNTED = (
     "malformed_calls",
     "length_turns",
     "undelivered_turns",
+    "overflows",
     "unknown_version_tokens",
     "prompt_tokens",
     "sampled_tokens",
@@ -84,8 +86,15 @@ class EpisodeEnv(Env):
     environment are remembered, so that they are not blamed on the agent they pass through.
     """
 
-    def __init__(self, env: Env, task: Task, services: Services = NO_SERVICES) -> None:
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        services: Services = NO_SERVICES,
+        warnings: Repeated | None = None,
+    ) -> None:
         self._env = env
+        self._warnings = warnings or Repeated(log)
         self._task = task
         self._services = services
         self._first: tuple[list[Message], dict[str, Any]] | None = None
@@ -167,7 +176,9 @@ class EpisodeEnv(Env):
         except FOREIGN as error:  # somebody else's code, after the episode is decided
             if _is_ours(error):
                 raise
-            log.warning("env.close of task %s failed: %r", self._task.id, error)
+            self._warnings.warn(
+                "env.close of task %s failed: %r", self._task.id, error, why=repr(error)
+            )
 
     def _add(self, step: Step) -> None:
         """Add up what `step` pays and counts. Of rewards their sum counts too: a run
@@ -227,6 +238,8 @@ class Player:
 
     input_limit: InputLimit | None = None
     """Tasks whose first prompt is longer are not played."""
+    warnings: Repeated = field(default_factory=lambda: Repeated(log))
+    """Of its episodes."""
 
     async def play(
         self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
@@ -238,7 +251,7 @@ class Player:
         env: EpisodeEnv | None = None
         try:
             try:
-                env = EpisodeEnv(self.make_env(), task, self.services)
+                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings)
             except FOREIGN as error:
                 if _is_ours(error):
                     raise
@@ -285,10 +298,8 @@ class Player:
                 raise
             failed = error
         if limit and limit.expired():  # also when the agent swallowed the cancellation
-            return _Deadline(
-                f"the episode took more than {self.deadlines.episode_s:g} s "
-                "(rollout.episode_timeout_s)"
-            )
+            limit_s = self.deadlines.episode_s
+            return _Deadline(too_slow("the episode", "rollout.episode_timeout_s", limit_s))
         return failed
 
 
@@ -308,7 +319,9 @@ async def play_with_retries(
         )
         if trajectory.outcome is not Outcome.INFRA_ERROR or attempt == max_retries:
             break
-        log.warning("episode %s is played again: %s", episode_id, trajectory.error)
+        player.warnings.warn(
+            "episode %s is played again: %s", episode_id, trajectory.error, why=trajectory.error
+        )
         await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
         with contextlib.suppress(InfraError):  # then the next attempt fails of it, and says so
             await player.wait_ready()
@@ -335,7 +348,9 @@ def _judge(
         return Outcome.ABORTED, str(failed)
     if isinstance(failed, InputTooLong):
         return Outcome.TOO_LONG, str(failed)
-    if isinstance(failed, ContextLengthError) or (failed and record.counters["overflows"]):
+    if record.too_long:  # whatever the agent made of it
+        return Outcome.TOO_LONG, record.too_long
+    if failed and record.overflow:
         return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
     if failed is not None:
         return Outcome.AGENT_ERROR, _last_lines(failed)

@@ -29,6 +29,15 @@ from pathlib import Path
 from typing import cast
 
 
+def too_slow(what: str, key: str, limit_s: float) -> str:
+    """Return what to say of a deadline that has passed: how long it was, which key of the
+    configuration sets it, and what to do where the machine is merely slow."""
+    return (
+        f"{what} took more than {limit_s:g} s ({key}): on a machine or with a model that is only "
+        f"slow, give it longer, such as --{key}={4 * limit_s:g}"
+    )
+
+
 class ArlError(Exception):
     """Base of every error this package raises on purpose."""
 

@@ -21,7 +21,8 @@ Scores = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its 95 % confidence interval; None: a single task says nothing of others."""
+    """A mean with its 95 % confidence interval; None: a single task whose scores may be of any size
+    says nothing of others."""
 
     value: float
     ci: tuple[float, float] | None
@@ -91,9 +92,9 @@ def paired_difference(scores: Scores, first: Scores) -> Estimate | None:
 def _interval(
     value: float, error: float, clusters: int, bounded: bool
 ) -> tuple[float, float] | None:
-    if clusters < 2:
-        return None
     if not bounded:
+        if clusters < 2:
+            return None
         # the spread of a sample about its own mean is too small by this much
         half = _Z * error * math.sqrt(clusters / (clusters - 1))
         return value - half, value + half

@@ -55,6 +55,9 @@ class EvalResult:
     """Of these tokens; None: nobody knows the price."""
     cut_turns: int
     """Replies cut by rollout.max_tokens or the context length."""
+    outgrown: int
+    """Episodes whose conversation outgrew the context length after their first turn; they count as
+    they were paid."""
     metrics: dict[str, float]
     """Of what environment and session counted: the mean over the episodes that have it."""
     envs: dict[str, EnvResult]
@@ -96,6 +99,7 @@ def summarize(
         uncounted_turns=_total(finished, "uncounted_turns"),
         cost_usd=_cost(finished, config),
         cut_turns=_total(finished, "length_turns"),
+        outgrown=sum(t.metrics.get("overflows", 0.0) > 0 for t in scored),
         metrics=_means(scored),
         envs={
             env_id: EnvResult(sum(t.reward for t in its) / len(its), len({t.group_id for t in its}))
@@ -115,7 +119,10 @@ def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None
             f"({failures[-1].outcome.value}):\n{failures[-1].error}"
         )
     if not scored:
-        raise ConfigError(f"no evaluation task was played: {finished[-1].error}")
+        raise ConfigError(
+            f"no evaluation task was played: all {len(finished)} first prompts are too long, or "
+            f"failed; the last one: {finished[-1].error}"
+        )
 
 
 def _by_task(scored: Sequence[Trajectory]) -> dict[str, tuple[float, ...]]:

@@ -23,6 +23,7 @@ from .fleet import Fleet
 from .inspect.progress import Progress
 from .model import model_folder
 from .pace import Meter, Pace, measuring
+from .prompt_lengths import check_prompts
 from .run_dir import file_name
 from .stack import check, evaluate_configured, serving_policy, task_source
 
@@ -40,6 +41,8 @@ async def evaluate_all(
     """
     for each in asked:
         await _check(each)
+        if not isinstance(each.config.engine, EndpointConfig):
+            await check_prompts(each.config, ("eval",), say=progress.phase)
     found: list[Evaluated] = []
     for number, (one, folder) in enumerate(_places(asked, out), start=1):
         if len(asked) > 1:
@@ -77,7 +80,7 @@ async def _check(asked: Asked) -> None:
                 "--model NAME"
             )
         return await check_endpoint(config, config.engine)
-    await check(config)
+    await check(config, trains=False)
     if config.engine.type == "vllm" and config.engine.urls:
         raise ConfigError(
             "an evaluation does not use servers that run already (engine.urls): nobody can say "

@@ -203,7 +203,9 @@ def eval_metrics(result: EvalResult) -> dict[str, float | None]:
         "eval/reward": result.reward,
         "eval/reward_low": low,
         "eval/reward_high": high,
+        "eval/tasks": float(result.num_tasks),
         "eval/episodes": float(result.num_episodes),
+        "eval/too_long": float(result.outcomes.get("too_long", 0)),
         "eval/turns": result.turns,
         "eval/duration_s": result.duration_s,
     }

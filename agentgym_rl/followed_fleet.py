@@ -67,7 +67,9 @@ class FollowedFleet:
                         if infos := await self._infos():
                             return agreed(infos)
         except TimeoutError as error:
-            raise InfraError(f"no engine served for {limit_s:g} s") from error
+            raise InfraError(
+                f"no engine served for {limit_s:g} s (engine.start_timeout_s)"
+            ) from error
 
     async def _infos(self) -> dict[str, EngineInfo]:
         return {name: await self._engines[name].info() for name in self.router.serving}

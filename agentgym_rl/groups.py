@@ -15,6 +15,7 @@ from .config import RolloutConfig
 from .episode_log import EpisodeLog
 from .errors import ConfigError, TooManyErrors
 from .loading import import_object
+from .log import Repeated
 from .task import Task
 from .trajectory import Outcome, Trajectory
 
@@ -66,6 +67,7 @@ class FinishedGroups:
         self._should_accept = accept_filter(config.should_accept)
         self._recent: deque[Trajectory] = deque(maxlen=ERROR_WINDOW)
         self._rejected_in_a_row = 0
+        self._warnings = Repeated(log)
 
     async def finish(
         self,
@@ -108,7 +110,9 @@ class FinishedGroups:
             return
         what, error = trajectory.outcome.value, trajectory.error
         where = f" of {trajectory.env_id}" if trajectory.env_id else ""
-        log.warning("episode %s%s: %s: %s", trajectory.episode_id, where, what, error)
+        self._warnings.warn(
+            "episode %s%s: %s: %s", trajectory.episode_id, where, what, error, why=error
+        )
         failed = [t for t in self._recent if t.outcome.failed]
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
@@ -124,7 +128,10 @@ class FinishedGroups:
         for outcome in Outcome:
             if not outcome.trains and any(m.outcome is outcome for m in members):
                 if outcome is Outcome.TOO_LONG:
-                    self._reject(f"max_input_tokens={self._config.max_input_tokens}")
+                    error = next(m.error for m in members if m.outcome is outcome)
+                    group_id = members[0].group_id
+                    self._warnings.warn("group %s is left out: %s", group_id, error, why=error)
+                    self._reject(f"the length of the first prompt ({error})")
                 return outcome.value
         if self._accepts(members):
             self._rejected_in_a_row = 0
@@ -132,8 +139,8 @@ class FinishedGroups:
         self._reject(f"should_accept={self._config.should_accept!r}")
         return Outcome.FILTERED.value
 
-    def _reject(self, setting: str) -> None:
-        """Count a group that `setting` refuses.
+    def _reject(self, cause: str) -> None:
+        """Count a group that is refused for `cause`.
 
         Raises:
             ConfigError: it and others refused too many in a row.
@@ -141,8 +148,8 @@ class FinishedGroups:
         self._rejected_in_a_row += 1
         if self._rejected_in_a_row >= self._config.max_rejected:
             raise ConfigError(
-                f"{setting} refused the last of {self._rejected_in_a_row} groups in a row that "
-                "were refused (rollout.max_rejected): no batch would ever be complete"
+                f"{self._rejected_in_a_row} groups in a row were refused (rollout.max_rejected), "
+                f"so no batch would ever be complete; the last one for {cause}"
             )
 
     def _accepts(self, members: Sequence[Trajectory]) -> bool:

@@ -20,6 +20,7 @@ from .hub import Hub
 from .inspect.progress import Progress
 from .model import resolve_paths
 from .pace import measuring
+from .prompt_lengths import check_prompts
 from .rollout import Rollout
 from .run_dir import record_tasks
 from .stack import check, serving_policy, task_source
@@ -40,6 +41,7 @@ async def train(
     finished and every process has ended."""
     config = resolve_paths(config)
     await check(config)
+    await check_prompts(config, ("eval", "train"), say=progress.phase)
     async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()
 

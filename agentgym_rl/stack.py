@@ -53,8 +53,9 @@ SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
 
 
-async def check(config: Config) -> None:
-    """Refuse what cannot work with an engine of our own before anything is started.
+async def check(config: Config, *, trains: bool = True) -> None:
+    """Refuse what cannot work with an engine of our own before anything is started. A run that
+    only evaluates needs no training tasks.
 
     Raises:
         ConfigError: an engine that is not ours, an unknown env, agent, filter or model, a model
@@ -64,7 +65,8 @@ async def check(config: Config) -> None:
     engine = config.own_engine
     await check_parts(config)
     check_policy(config, engine)
-    _check_tasks(config, "train")
+    if trains:
+        _check_tasks(config, "train")
 
 
 def check_policy(config: Config, engine: OwnEngineConfig) -> None:

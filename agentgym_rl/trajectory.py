@@ -39,7 +39,8 @@ class Outcome(StrEnum):
     INFRA_ERROR = "infra_error"
     ABORTED = "aborted"
     TOO_LONG = "too_long"
-    """Not played: its first prompt has more than `rollout.max_input_tokens`."""
+    """Not played: its first prompt has more than `rollout.max_input_tokens`, or leaves no room for
+    a reply in the model's context."""
 
     @property
     def trains(self) -> bool:

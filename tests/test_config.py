@@ -93,6 +93,59 @@ def test_overrides_go_on_top_of_the_file(write):
     assert (found.steps, found.rollout.max_staleness, found.rollout.group_size) == (7, 1, 2)
 
 
+def test_rows_named_later_take_the_place_of_those_of_the_file(write):
+    hub = '{ dataset = "a/b", config = "main", revision = "c0ffee", train_split = "train" }'
+    path = '{ path = "a.jsonl", eval_path = "b.jsonl", eval_fraction = 0.2 }'
+    wrong = []
+    for options, later, expected in (
+        (f"rows = {hub}", {"rows.path": "x.jsonl"}, {"rows": {"path": "x.jsonl"}}),
+        (f"rows = {hub}", {"data": "x.jsonl"}, {"rows": {}, "data": "x.jsonl"}),
+        (f"rows = {hub}", {"rows.dataset": "c/d"}, {"rows": {"dataset": "c/d"}}),
+        (f"rows = {hub}", {"rows": '{ path = "x" }'}, {"rows": {"path": "x"}}),
+        (
+            f"rows = {hub}",
+            {"rows.dataset": "a/b", "rows.config": "small"},
+            {
+                "rows": {"dataset": "a/b", "config": "small", "revision": "c0ffee"}
+                | {"train_split": "train"}
+            },
+        ),
+        (
+            f"rows = {path}",
+            {"rows.dataset": "c/d", "rows.config": "main"},
+            {"rows": {"dataset": "c/d", "config": "main", "eval_fraction": 0.2}},
+        ),
+        (
+            f"rows = {path}",
+            {"data": "x.jsonl"},
+            {"data": "x.jsonl", "rows": {"eval_path": "b.jsonl", "eval_fraction": 0.2}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.path": "x.jsonl"},
+            {"eval_data": "b.jsonl", "rows": {"path": "x.jsonl"}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.dataset": "c/d"},
+            {"rows": {"dataset": "c/d"}},
+        ),
+        (
+            'data = "a.jsonl"\neval_data = "b.jsonl"',
+            {"rows.eval_path": "x.jsonl"},
+            {"data": "a.jsonl", "rows": {"eval_path": "x.jsonl"}},
+        ),
+        (f"rows = {hub}\nlevel = 2", {"level": "3"}, None),
+    ):
+        file = write(f'[env]\nid = "math"\n[env.options]\n{options}\n')
+        overrides = {f"env.options.{key}": value for key, value in later.items()}
+        found = dict(load_config(file, overrides).env.options)
+        expected = expected or dict(load_config(file).env.options) | {"level": 3}
+        if found != expected:
+            wrong.append((options, later, found))
+    assert wrong == []
+
+
 def test_options_take_any_key():
     found = load_config(overrides={"env.options.level": "2", "env.options.deep.er": "x"})
     assert found.env.options == {"level": 2, "deep": {"er": "x"}}

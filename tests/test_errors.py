@@ -1,11 +1,13 @@
 """Errors: picklable, and related as drawn."""
 
+import logging
 import pickle
 
 import pytest
 
 from agentgym_rl import errors
-from agentgym_rl.errors import ArlError
+from agentgym_rl.errors import ArlError, too_slow
+from agentgym_rl.log import Repeated
 
 ALL = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, ArlError)]
 
@@ -34,3 +36,27 @@ def test_the_tree_drawn_in_errors_py_is_the_real_one():
 def test_relations(kind, bases):
     assert all(issubclass(getattr(errors, kind), base) for base in bases)
     assert not issubclass(errors.AgentError, errors.InfraError)
+
+
+def test_warnings_of_many_episodes_are_few(caplog):
+    warnings = Repeated(logging.getLogger("agentgym_rl.some"))
+    late = too_slow("the model's reply", "rollout.turn_timeout_s", 30)
+    with caplog.at_level(logging.WARNING):
+        for number in range(250):
+            warnings.warn("episode g%d: %s", number, late, why=late)
+    first, hundredth = caplog.messages
+    assert first == (
+        "episode g0: the model's reply took more than 30 s (rollout.turn_timeout_s): on a machine "
+        "or with a model that is only slow, give it longer, such as --rollout.turn_timeout_s=120 "
+        "(others like this are counted, not shown)"
+    )
+    assert hundredth.startswith("episode g99: ")
+    assert hundredth.endswith(" (100 like this so far)")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for number in range(30):
+            why = f"File 'a{number}.py', line {number}\nKeyError: 'key {number}'"
+            warnings.warn("%s", why, why=why)
+            warnings.warn("it is broken in way %s", "x" * number, why="broken" + "x" * number)
+    shown = [line for line in caplog.messages if "KeyError" in line]
+    assert (len(shown), len(caplog.messages)) == (1, 20)

@@ -5,7 +5,9 @@ import time
 
 import pytest
 
+from agentgym_rl.eval_records import EvalRecord
 from agentgym_rl.inspect.env_text import evaluated_lines, trained_lines
+from agentgym_rl.inspect.evaluations_text import eval_line
 from agentgym_rl.inspect.plot import plot_reward
 from agentgym_rl.inspect.progress import make_progress, sparkline
 from agentgym_rl.inspect.training_text import training_text
@@ -62,6 +64,28 @@ def test_a_run_without_evaluations_names_none():
     text = training_text(NO_EVALUATION | {"eval_before": 0.25})
     assert re.search(r"held-out reward +0\.250 → -", text)
     assert text.endswith("next: arl eval --run runs/a --eval.temperature=0")
+
+
+def test_a_mean_comes_with_its_interval():
+    def line(version, reward, low, high, **more):
+        return {"version": version, "status": "done", "eval/reward": reward} | {
+            **{"eval/reward_low": low, "eval/reward_high": high, "eval/tasks": 1.0},
+            **more,
+        }
+
+    ends = (line(0, 0.0, 0.0, 0.793), line(2, 1.0, 0.207, 1.0))
+    text = training_text(
+        NO_EVALUATION | {"eval_before": 0.0, "eval_after": 1.0, "evaluations": ends}
+    )
+    assert "95 % intervals 0.000 to 0.793 → 0.207 to 1.000, over 1 task\n" in text
+    unknown = line(0, 7.0, None, None, **{"eval/too_long": 3.0})
+    text = training_text(NO_EVALUATION | {"eval_before": 7.0, "evaluations": (unknown,)})
+    assert "interval unknown: one task → -, over 1 task\n" in text
+    record = EvalRecord(
+        0, status="done", metrics={k: v for k, v in unknown.items() if k.startswith("eval/")}
+    )
+    said = "held-out reward 7.000 (interval unknown: one task); 3 episodes too long to be played"
+    assert eval_line(record) == f"version 0: {said}"
 
 
 SEVERAL = METRICS | {"env/math/reward/mean": 0.5, "env/gymnasium:FrozenLake-v1/reward/mean": 0.25}

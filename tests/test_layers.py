@@ -37,7 +37,7 @@ LINES = [
     "eval_compare groups training_result",
     "rollout hub evaluate audit online inspector training_summary controller_api elastic_fleet",
     "stack hub_api fleet_members",
-    "endpoint warmup evaluator trainer_group worker workers",
+    "endpoint warmup evaluator trainer_group worker workers prompt_lengths",
     "elastic_workers",
     "elastic_api",
     "training",

@@ -72,6 +72,19 @@ def test_both_forms_give_the_same_rows(tmp_path):
     assert (chat.temperatures[chat.loss_mask] == 1).all()
 
 
+def test_text_parts_are_read_like_the_text_they_are(tmp_path):
+    plain = conversation(1)
+    parts = [
+        {**m, "content": [{"type": "text", "text": m["content"][i : i + 9]}
+                          for i in range(0, len(m["content"]), 9)]} if m.get("content") else m
+        for m in plain
+    ]  # fmt: skip
+    assert parts != plain
+    one, other = lines(tmp_path, *({"messages": m, "tools": TOOLS} for m in (plain, parts)))
+    assert np.array_equal(one.tokens, other.tokens)
+    assert np.array_equal(one.loss_mask, other.loss_mask)
+
+
 def test_the_first_token_has_nothing_to_be_learned_from(tmp_path):
     (row,) = lines(tmp_path, {"input_ids": [5, 6, 7], "labels": [5, 6, 7]})
     assert row.loss_mask.tolist() == [False, True, True]
@@ -88,13 +101,17 @@ USER = {"role": "user", "content": "Hi"}
         ({"text": "x"}, r"line 2: neither messages nor input_ids, but \['text'\]"),
         ({"messages": [USER]}, "line 2: no message of the assistant"),
         ({"messages": 7}, "line 2: "),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "line 2: content: got the part {'type': 'image_url'.*, expected text",
+        ),
         ({"messages": [{"role": "wizard"}, {"role": "assistant"}]}, "line 2: "),
         ({"input_ids": [1, 2], "labels": [1]}, "line 2: 2 input_ids and 1 labels"),
         ({"input_ids": [1, 2], "labels": [-100, -100]}, "line 2: no token to learn"),
         ({"input_ids": [1, 10**6], "labels": [-100, 1]}, "token 1000000 is not in the model's"),
         ({"input_ids": [1] * 513, "labels": [1] * 513}, "513 tokens, allowed: 512"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_bad_line_is_named(tmp_path, line, said):
     good = {"messages": [USER, {"role": "assistant", "content": "Hello"}]}

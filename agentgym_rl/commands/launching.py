@@ -12,6 +12,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.dry_run import dry_run
 from agentgym_rl.interrupts import run_interruptible
 from agentgym_rl.model import resolve_paths
+from agentgym_rl.prompt_lengths import check_prompts
 from agentgym_rl.run_dir import next_run_dir
 from agentgym_rl.stack import check, check_policy
 
@@ -23,7 +24,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     kind = "serve" if args.command == "serve" else ""
     config = resolve_paths(config)
     if args.command == "train":
-        run_interruptible(lambda: check(config))
+        run_interruptible(lambda: _check(config))
     else:
         check_policy(config, config.own_engine)
     if config.cluster.type != "slurm":
@@ -46,6 +47,11 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
         how = f"sbatch {shlex.quote(str(job))}"
         print(f"wrote {job}; there is no sbatch here: submit it with `{how}`")
     return 0
+
+
+async def _check(config: Config) -> None:
+    await check(config)
+    await check_prompts(config, ("eval", "train"), say=lambda text: None)
 
 
 def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:

@@ -34,13 +34,22 @@ def load(model: type[M], path: Path | None, overrides: Mapping[str, Any]) -> M:
     preset = str(overrides.get("preset", values.get("preset", "")))
     if preset:
         name = str(_literal(model, ["preset"], preset))
-        values = _on_top(_read(_preset_file(name)), values)
+        below = _read(_preset_file(name))
+        _switch_rows(below, values)
+        values = _on_top(below, values)
     if "cluster" in model.model_fields:
         overrides = expanded(values, overrides)
     _switch_types(model, values, overrides)
-    for key, value in overrides.items():
-        keys = key.split(".")
-        _set(values, keys, _literal(model, keys, value) if isinstance(value, str) else value)
+    above: dict[str, Any] = {}
+    literals = {
+        key: _literal(model, key.split("."), value) if isinstance(value, str) else value
+        for key, value in overrides.items()
+    }
+    for key, value in literals.items():
+        _set(above, key.split("."), value)
+    _switch_rows(values, above)
+    for key, value in literals.items():
+        _set(values, key.split("."), value)
     _reject_unknown(model, values, "")
     try:
         return model.model_validate(values)
@@ -94,6 +103,47 @@ def _switch_types(
         new = [kind for kind in kinds if kind.model_fields["type"].default == wanted]
         for key in [key for key in table if new and key not in new[0].model_fields]:
             del table[key]
+
+
+_ROWS_OF: Mapping[str, Sequence[str]] = {
+    "path": ("eval_path",),
+    "dataset": ("config", "revision", "train_split", "eval_split"),
+}
+"""Where rows of an environment come from, and the keys that say more of that source alone."""
+
+
+def _switch_rows(values: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Where `above` names another source of an environment's rows, drop the one in `values`, with
+    what is said of it: the later choice wins."""
+    below, chosen = _rows(values), _rows(above)
+    if not below:
+        return
+    again = {"path", "eval_path"} & chosen.keys()  # perhaps in the other of the ways to say it
+    if sources := chosen.keys() & _ROWS_OF:
+        for source, its_own in _ROWS_OF.items():
+            kept = source in sources and (source == "path" or below.get(source) == chosen[source])
+            again |= set() if kept else {source, *its_own}
+    for key in again:
+        _drop_row_key(values, key)
+
+
+def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of `env.options` with their short forms, where `data` is a path."""
+    env = values.get("env")
+    options = env.get("options") if isinstance(env, dict) else None
+    if not isinstance(options, dict):
+        return {}
+    rows = options.get("rows")
+    short = {"path": options.get("data"), "eval_path": options.get("eval_data")}
+    given = {name: value for name, value in short.items() if value is not None}
+    return given | (dict(rows) if isinstance(rows, dict) else {})
+
+
+def _drop_row_key(values: dict[str, Any], key: str) -> None:
+    options = values["env"]["options"]
+    if isinstance(options.get("rows"), dict):
+        options["rows"].pop(key, None)
+    options.pop({"path": "data", "eval_path": "eval_data"}.get(key), None)
 
 
 def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:

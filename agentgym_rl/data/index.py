@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 NUM_REASONS = 5
 """Of refused rows, that are told."""
 
+_FEW = 10
+"""Tasks held out by hash below which that is a warning: their mean says little."""
 _ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
 _NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -220,10 +222,13 @@ def build_index(
     Raises:
         ConfigError: malformed data, rows of no known kind, or not one that makes a task.
     """
-    index, seen = RowIndex(eval_fraction, weight_field), Seen()
+    index, seen, splits = RowIndex(eval_fraction, weight_field), Seen(), set[Split | None]()
     for reader, split in readers:
         index.read(reader, split, choose, seen)
-    _tell(index, ", ".join(reader.name for reader in index.readers))
+        splits.add(split)
+    names = ", ".join(reader.name for reader in index.readers)
+    _tell(index, names)
+    _tell_splits(index, names, by_hash=None in splits)
     return index
 
 
@@ -299,3 +304,20 @@ def _tell(index: RowIndex, names: str) -> None:
             "%s: %s are refused: %s%s",
             names, " and ".join(filter(None, [rows, tasks])), reasons, more,
         )  # fmt: skip
+
+
+def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
+    """Say how many tasks are held out, and why those."""
+    held = sum(index._is_eval)
+    how = "as their file or split says"
+    if by_hash:
+        how = (
+            f"a share of {index.eval_fraction:g}, by the hash of the question (eval_fraction; to "
+            "choose them, give eval_path or eval_data)"
+        )
+    few = by_hash and 0 < held < _FEW
+    _log.log(
+        logging.WARNING if few else logging.INFO,
+        "%s: %d tasks to train on, %d held out for evaluations, %s",
+        names, len(index) - held, held, how,
+    )  # fmt: skip

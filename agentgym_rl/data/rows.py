@@ -25,7 +25,8 @@ class Rows:
     path: str | None = None
     """A .jsonl, .json or .parquet file, or a pattern of several."""
     eval_path: str | None = None
-    """The same, of the eval split; then those of `path` are for training alone."""
+    """The same, of the eval split; then those of `path` are for training alone. Without a `path`
+    there is nothing to train on, but all of them to evaluate."""
     dataset: str | None = None
     """An id on the hub, or a folder; needs the extra `hf`."""
     config: str | None = None
@@ -42,9 +43,13 @@ class Rows:
     """The field with a task's weight, where rows have it; "": none."""
 
     def __post_init__(self) -> None:
-        if (self.path is None) == (self.dataset is None):
-            raise ConfigError("rows come from `path` or `dataset`: give one of them")
-        if self.eval_path and not self.path:
+        given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
+        if len(given) == 2 or not (given or self.eval_path):
+            raise ConfigError(
+                "rows come from `path` or `dataset`: give one of them (or `eval_path` alone, to "
+                f"evaluate only); got {', '.join(given) or 'neither'}"
+            )
+        if self.eval_path and self.dataset:
             raise ConfigError("eval_path: only with path; with a data set, name its eval_split")
         if self.path and (self.config or self.revision or self.train_split or self.eval_split):
             raise ConfigError("config, revision, train_split, eval_split: only with a data set")
@@ -85,21 +90,22 @@ class Rows:
         Raises:
             ConfigError: there is no such file, data set or split.
         """
-        return self._file_readers(self.path) if self.path else self._hub_readers()
+        return self._hub_readers() if self.dataset else self._file_readers()
 
     def stamps(self) -> tuple[object, ...]:
         """Size and time of every file, so that what was changed is read anew."""
         files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
         return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
 
-    def _file_readers(self, path: str) -> list[tuple[Reader, Split | None]]:
+    def _file_readers(self) -> list[tuple[Reader, Split | None]]:
         evals = files_of(self.eval_path) if self.eval_path else []
-        if both := set(evals) & set(files_of(path)):
+        trains = files_of(self.path) if self.path else []
+        if both := set(evals) & set(trains):
             raise ConfigError(f"path and eval_path both name {', '.join(map(str, sorted(both)))}")
         split: Split | None = "train" if evals else None
         return [
             *((open_file(file), "eval") for file in evals),
-            *((open_file(file), split) for file in files_of(path)),
+            *((open_file(file), split) for file in trains),
         ]
 
     def _hub_readers(self) -> list[tuple[Reader, Split | None]]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from agentgym_rl.awake import ENGINES
-from agentgym_rl.errors import EngineError
+from agentgym_rl.errors import EngineError, too_slow
 
 from .failures import answered
 from .http import HttpPool, HttpReply
@@ -61,7 +61,7 @@ class Connection:
                 path, body, headers={**_JSON, **headers}, deadline=deadline
             )
         except OSError as error:
-            raise _failure(url, timeout_s, error) from error
+            raise _late(url, timeout_s, error) from error
         reply = Reply(response, url, timeout_s)
         if response.status >= 300:
             try:
@@ -103,14 +103,14 @@ class Reply:
         try:
             return await self._response.whole()
         except OSError as error:
-            raise _failure(self._url, self._timeout_s, error) from error
+            raise _late(self._url, self._timeout_s, error) from error
 
     async def piece(self) -> bytes:
         """What has come since; b"" at the end."""
         try:
             return await self._response.piece()
         except OSError as error:
-            raise _failure(self._url, self._timeout_s, error) from error
+            raise _late(self._url, self._timeout_s, error) from error
 
 
 @asynccontextmanager
@@ -121,6 +121,13 @@ async def _attributed(url: str, timeout_s: float, deadline: float) -> AsyncItera
             yield
     except (aiohttp.ClientError, OSError) as error:
         raise _failure(url, timeout_s, error) from error
+
+
+def _late(url: str, timeout_s: float, error: Exception) -> EngineError:
+    """The same of a request to sample, whose deadline is a key."""
+    if isinstance(error, TimeoutError):
+        return EngineError(too_slow(f"{url}: a reply", "engine.request_timeout_s", timeout_s))
+    return _failure(url, timeout_s, error)
 
 
 def _failure(url: str, timeout_s: float, error: Exception) -> EngineError:

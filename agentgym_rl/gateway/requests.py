@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from agentgym_rl.env import text_message
+
 from .errors import bad_request, unsupported
 from .fields import boolean, given_fields, integer, number
 from .reply_form import ReplyForm, ToolChoice, form_of, read_format, read_tool_choice
@@ -173,10 +175,10 @@ def _message(value: Any, where: str) -> dict[str, Any]:
         raise bad_request(f"{where}.role: got {role!r}, allowed: {', '.join(_ROLES)}", param=where)
     content = value.get("content")
     if isinstance(content, list):
-        for part in content:
-            if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
-                kind = part.get("type") if isinstance(part, dict) else part
-                raise bad_request(f"{where}.content: {kind!r} part; only text is read", param=where)
+        try:
+            text_message(value)
+        except ValueError as error:
+            raise bad_request(f"{where}.{error}", param=where) from error
     elif content is not None and not isinstance(content, str):
         raise bad_request(f"{where}.content must be a string or an array.", param=where)
     for name in ("name", "tool_call_id"):

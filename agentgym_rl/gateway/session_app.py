@@ -26,7 +26,7 @@ import msgspec
 from agentgym_rl.asgi import Receive, Scope, Send, header, reply
 from agentgym_rl.awake import ENGINES
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.errors import ContextLengthError, EngineError
+from agentgym_rl.errors import ContextLengthError, EngineError, too_slow
 
 from .dialects import Dialect, Question, Route
 from .errors import (
@@ -282,10 +282,11 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
         session.counters["undelivered_turns"] += 1
         return None
     if isinstance(error, ApiError):
-        session.counters["overflows"] += error.code == "context_length_exceeded"
+        if error.code == "context_length_exceeded":
+            session.overflow(str(error))
         return None
     if isinstance(error, ContextLengthError):  # the engine's own limit is the tighter one
-        session.counters["overflows"] += 1
+        session.overflow(str(error))
         return bad_request(str(error), param="messages", code="context_length_exceeded")
     if isinstance(error, EngineError):
         session.fail(str(error))
@@ -294,10 +295,8 @@ def _said(session: Session, error: BaseException) -> ApiError | None:
         if session.closed:
             session.counters["undelivered_turns"] += 1
             return session_closed()
-        session.fail(
-            f"the model's reply took more than {session.turn_timeout_s:g} s "
-            "(rollout.turn_timeout_s)"
-        )
+        limit_s = session.turn_timeout_s
+        session.fail(too_slow("the model's reply", "rollout.turn_timeout_s", limit_s))
         return turn_timed_out(session.turn_timeout_s)
     if isinstance(error, Exception):  # a bug of ours must not become a reward of 0
         _log.exception("the gateway failed in session %s", session.id, exc_info=error)

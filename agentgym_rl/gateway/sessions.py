@@ -42,6 +42,8 @@ class SessionRecord:
     counters: Mapping[str, int]
     infra_error: str
     """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+    overflow: str = ""
+    """The answer to the first request whose prompt left no room to sample, or ""."""
     credit: Credit = NO_CREDIT
     """What the session was paid, beside what the environment pays."""
     tools: Sequence[Mapping[str, Any]] = ()
@@ -49,6 +51,14 @@ class SessionRecord:
     spent: Mapping[str, float] = field(default_factory=dict[str, float])
     """What somebody else's endpoint said of all turns: `cached_tokens` of the prompts, `cost_usd`;
     what it left unsaid of one of them is not here."""
+
+    @property
+    def too_long(self) -> str:
+        """The reason why not one reply could be sampled, if that is the length of the first
+        prompt; else ""."""
+        if not self.overflow or self.num_turns:
+            return ""
+        return f"the first prompt leaves no room for a reply: {self.overflow}"
 
 
 class Session:
@@ -75,6 +85,7 @@ class Session:
         self._opened = datetime.now()
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self.infra_error = ""
+        self._overflow = ""
         self.closed = False
         self._requests = 0
         self.bodies = Bodies()
@@ -151,6 +162,11 @@ class Session:
         """Mark the episode as failed by the infrastructure; the first error stays."""
         self.infra_error = self.infra_error or error
 
+    def overflow(self, error: str) -> None:
+        """Count a request whose prompt left no room to sample; the first error stays."""
+        self.counters["overflows"] += 1
+        self._overflow = self._overflow or error
+
     def commit(
         self,
         context: Context,
@@ -211,6 +227,7 @@ class Session:
             messages=self._messages,
             counters=self.counters | counted | self._canary_counts(),
             infra_error=self.infra_error,
+            overflow=self._overflow,
             tools=self._tools,
             credit=self._credits.record(self.tree.turns, roots),
         )

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .env_text import evaluated_lines
+from .evaluations_text import UNKNOWN
 from .figures import counts, figures
 from .pace_text import pace_lines, token_lines, verdict_lines
 
@@ -19,10 +20,11 @@ _UNKNOWN = "-"
 
 def summary_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """Of the JSON object of `arl eval`, for one model."""
-    interval = ""
+    interval = UNKNOWN
     if result["reward_ci"]:
-        interval = f", 95 % interval {_range(result['reward_ci'])}, errors clustered by task"
-    said = f"{result['reward']:.3f} over {result['num_tasks']:,} tasks{interval}"
+        interval = f"95 % interval {_range(result['reward_ci'])}, errors clustered by task"
+    tasks = f"{result['num_tasks']:,} task{'s' * (result['num_tasks'] != 1)}"
+    said = f"{result['reward']:.3f} over {tasks}, {interval}"
     yield from figures("held-out reward", said)
     yield from _estimate_lines(result)
     yield from figures(

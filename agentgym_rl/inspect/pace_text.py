@@ -44,6 +44,10 @@ def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
             "cut replies",
             f"{result['cut_turns']:,}, by rollout.max_tokens or the context length",
         )
+    if result["outgrown"]:
+        yield from figures(
+            "outgrown", f"{result['outgrown']:,} episodes, whose conversation exceeded the context"
+        )
 
 
 def verdict_lines(result: Mapping[str, Any]) -> Iterator[str]:

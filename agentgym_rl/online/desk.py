@@ -25,6 +25,7 @@ from agentgym_rl.gateway.sampling import SessionSampling
 from agentgym_rl.gateway.server import Gateway
 from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.groups import FinishedGroups
+from agentgym_rl.log import Repeated
 from agentgym_rl.seeding import derived_number, derived_seed
 from agentgym_rl.task import Task
 from agentgym_rl.trajectory import Outcome, Trajectory, added_reward
@@ -111,6 +112,7 @@ class Desk:
         last = max((group.index for group in self._begun.values()), default=-1)
         self._indices = itertools.count(max(first_index, last + 1))
         self._failure: Exception | None = None
+        self._warnings = Repeated(log)
         self._failed = asyncio.Event()
 
     # ------------------------------------------------------------------ sessions
@@ -197,6 +199,8 @@ class Desk:
         group.seats.discard(seat)
         if record.infra_error:
             outcome, error = Outcome.INFRA_ERROR, record.infra_error
+        elif outcome.trains and record.too_long:
+            outcome, error = Outcome.TOO_LONG, record.too_long
         trajectory = Trajectory(
             episode_id=session.id,
             group_id=group.id,
@@ -220,6 +224,8 @@ class Desk:
                 await self._finish(group)
             elif outcome.trains:
                 await self._finished.add_member(trajectory, group.task, group.index)
+        if outcome is Outcome.TOO_LONG:
+            await self._give_up(group, f"a member of its group is too long: {error}", outcome.value)
         return result
 
     def _remember(self, episode: Trajectory) -> dict[str, Any]:
@@ -300,17 +306,20 @@ class Desk:
                 await self._leave(seat, Outcome.ABORTED, why)
         for group in [*self._groups.values()]:
             if now - group.opened_s > config.group_timeout_s:
-                await self._give_up(group)
+                limit_s = config.group_timeout_s
+                why = f"its group was not complete within {limit_s:g} s (serve.group_timeout_s)"
+                await self._give_up(group, why, "incomplete")
 
-    async def _give_up(self, group: OpenGroup) -> None:
-        limit_s = self._config.serve.group_timeout_s
-        why = f"its group was not complete within {limit_s:g} s (serve.group_timeout_s)"
+    async def _give_up(self, group: OpenGroup, why: str, cause: str) -> None:
         for seat in [*group.seats]:
             await self._leave(seat, Outcome.ABORTED, why)
         if self._groups.get(group.task.id) is group:
             have, want = len(group.members), self._config.rollout.group_size
-            log.warning("group %s (%s): %d of %d sessions", group.id, group.task.id, have, want)
-            await self._finish(group, cause="incomplete")
+            self._warnings.warn(
+                "group %s (%s) is dropped as %s, with %d of %d sessions: %s",
+                group.id, group.task.id, cause, have, want, why, why=cause,
+            )  # fmt: skip
+            await self._finish(group, cause=cause)
 
     # ------------------------------------------------------------------ to be told
     def describe(self, seat: Seat) -> dict[str, Any]:

@@ -26,13 +26,17 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="sync-gym")
         self._thread.start()
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """What `work` will return or raise; cancelling it cancels the work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
         """What `work` returns or raises; it is cancelled when the caller stops waiting.
 
         Raises:
             TimeoutError: it took longer than `timeout_s`.
         """
-        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        running = self.start(work)
         try:
             return running.result(timeout_s)
         finally:
@@ -52,7 +56,7 @@ class LoopThread:
                     raise
                 opened.set_exception(error)
 
-        held = asyncio.run_coroutine_threadsafe(life(), self._loop)
+        held = self.start(life())
         try:
             opened.result(timeout_s)
         except BaseException:

@@ -361,8 +361,8 @@ class VerifierPool:
         self._stats.calls += 1
         self._stats.statuses[status] += 1
         if status == "timeout":
-            log.info("%s: %s, %d times", job.target, error, job.attempts)
-            self._warn()
+            log.debug("%s: %s, %d times", job.target, error, job.attempts)
+            self._warn(job.timeout_s)
 
     def _release(self, job: _Job) -> None:
         job.stop_timer()
@@ -370,14 +370,17 @@ class VerifierPool:
             self._running.pop(job.worker, None)
             job.worker = None
 
-    def _warn(self) -> None:
+    def _warn(self, limit_s: float) -> None:
         """Say so when many calls take too long, and again when they are twice as many."""
         calls, late = self._stats.calls, self._stats.timeouts
         if calls >= WARN_CALLS and late > WARN_SHARE * calls and late >= 2 * self._warned:
             self._warned = late
+            own = "the environment's own limit, such as timeout_s in env.options"
+            key = "verifier.timeout_s" if limit_s == self._timeout_s else own
             log.warning(
-                "%d of %d verifications (%.1f %%) took too long (verifier.timeout_s = %g)",
-                late, calls, 100 * late / calls, self._timeout_s,
+                "%d of %d verifications (%.1f %%) took too long, the last one more than %g s "
+                "(%s): raise it if the machine is only slow",
+                late, calls, 100 * late / calls, limit_s, key,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ the end

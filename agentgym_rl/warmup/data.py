@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from agentgym_rl.env import text_message
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.trajectory import IGNORED, Row, pack_row
@@ -83,7 +84,8 @@ def _of_line(line: Mapping[str, Any], chat: ChatFormat) -> Iterator[tuple[list[i
                 raise ValueError(f"token {token} is not in the model's vocabulary")
         yield list(ids), [label != IGNORED for label in labels]
     elif "messages" in line:
-        yield from rows_of(chat, line["messages"], line.get("tools") or None)
+        messages = [text_message(message) for message in line["messages"]]
+        yield from rows_of(chat, messages, line.get("tools") or None)
     else:
         raise ValueError(f"neither messages nor input_ids, but {sorted(line)}")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.env import Message, Step
+from agentgym_rl.env import Message, Step, text_message
 from agentgym_rl.trajectory import added_reward
 
 from .wrapper import Wrapper
@@ -25,14 +25,15 @@ class PassiveChecker(Wrapper):
 
 
 def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
-    """What an environment's `reset` returned, if it is what the contract says.
+    """What an environment's `reset` returned, if it is what the contract says; content as text.
 
     Raises:
         TypeError: it is not (messages, info).
+        ValueError: a message is more than text.
     """
     match result:
         case (list() as messages, dict() as info) if _are_messages(messages):
-            return messages, info
+            return _as_text(messages), info
     raise TypeError(f"env.reset must return (list of messages, info dict), got {result!r:.200}")
 
 
@@ -58,15 +59,17 @@ def checked_step(result: Any) -> Step:
     added_reward(0.0, reward, what="env.step's reward")
     if metrics and not all(map(math.isfinite, metrics.values())):
         raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+    text = _as_text(observation)
     if metrics:
         info = {**info, "metrics": metrics}
     elif (
-        type(result) is Step
+        text is observation
+        and type(result) is Step
         and type(given) is float
         and type(terminated) is type(truncated) is bool
     ):
         return result  # nothing to put right, as on most steps
-    return Step(observation, reward, bool(terminated), bool(truncated), info)
+    return Step(text, reward, bool(terminated), bool(truncated), info)
 
 
 def _are_messages(items: list[Any]) -> bool:
@@ -75,3 +78,11 @@ def _are_messages(items: list[Any]) -> bool:
         if not isinstance(item, dict) and not isinstance(item, Mapping):
             return False
     return True
+
+
+def _as_text(messages: list[Message]) -> list[Message]:
+    """The messages, each part list of theirs as one text: whatever comes after reads text alone."""
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            return [text_message(message) for message in messages]
+    return messages

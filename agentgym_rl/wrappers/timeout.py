@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, TypeVar
 
 from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.errors import EnvError
+from agentgym_rl.errors import EnvError, too_slow
 from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
@@ -72,10 +72,8 @@ class Timeout(Wrapper):
         except TimeoutError as error:
             if not limit.expired():  # one of the environment's own
                 raise
-            raise StepTimeout(
-                f"{what} took more than {self._timeout_s:g} s (rollout.tool_timeout_s, or "
-                "step_timeout_s of the environment)"
-            ) from error
+            said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
+            raise StepTimeout(f"{said} (or step_timeout_s of `make`)") from error
 
 
 async def within(timeout_s: float, call: Awaitable[T]) -> T:

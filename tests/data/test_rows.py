@@ -52,6 +52,29 @@ def test_weights_are_the_rows_own_unless_told_otherwise(tmp_path):
             Task("t", 0, weight=weight)
 
 
+def test_how_many_are_held_out_is_said(tmp_path, caplog):
+    many = write(tmp_path / "many.jsonl", *({"ask": f"question {i}"} for i in range(300)))
+    few = write(tmp_path / "few.jsonl", *({"ask": f"question {i}"} for i in range(30)))
+    held = write(tmp_path / "held.jsonl", {"ask": "held 1"}, {"ask": "held 2"})
+    told = []
+    for rows, level, how in (
+        (Rows(path=many), "INFO", "a share of 0.1, by the hash of the question"),
+        (Rows(path=few), "WARNING", "to choose them, give eval_path or eval_data"),
+        (Rows(path=few, **EVERYTHING), "INFO", "a share of 0, by the hash"),
+        (Rows(path=few, eval_path=held), "INFO", "as their file or split says"),
+        (Rows(eval_path=held), "INFO", "as their file or split says"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            sizes = [len(row_tasks(split, rows, choose)) for split in ("train", "eval")]
+        (record,) = caplog.records
+        said = f": {sizes[0]} tasks to train on, {sizes[1]} held out for evaluations, "
+        if record.levelname != level or said not in caplog.text or how not in caplog.text:
+            told.append((rows, caplog.text))
+    assert told == []
+    assert sizes == [0, 2]
+
+
 class Fickle:
     """Another task each time: no pure function."""
 

@@ -135,6 +135,24 @@ def test_an_engine_that_fails_is_nobodys_reward(office, words, spell):
     assert one.buffer.running == 1
 
 
+def test_a_session_whose_first_prompt_is_too_long_is_no_reward_of_0(office):
+    one = office()
+
+    async def play():
+        other = await one.open("long")
+        opened = await one.open("long")
+        asked = [{"role": "user", "content": "word " * 5000}]
+        refused = await one.scene.post(opened["api_key"], messages=asked)
+        closed = await one.ask("POST", f"sessions/{opened['id']}/close", reward=0)
+        return refused, closed, await one.ask("GET", f"sessions/{other['id']}")
+
+    refused, closed, other = asyncio.run(play())
+    assert refused.body["error"]["code"] == "context_length_exceeded"
+    assert closed.body["outcome"] == "too_long"
+    assert (other.body["outcome"], dict(one.buffer.dropped)) == ("aborted", {"too_long": 1})
+    assert one.buffer.running == 0
+
+
 def test_there_are_no_more_sessions_than_seats_and_no_more_groups_than_admitted(office):
     one = office(**{"rollout.max_staleness": 0})
 

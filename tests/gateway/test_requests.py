@@ -102,7 +102,7 @@ def test_what_changes_nothing_is_accepted(scene, words, fields):
 
 
 def test_image_parts_are_refused(scene):
-    part = {"type": "image_url", "image_url": {"url": "data:"}}
+    part = {"type": "image_url", "image_url": {"url": "data:"}, "text": "a cat"}
     answer = _post(scene, scene.open(), messages=[{"role": "user", "content": [part]}])
     assert answer.status == 400
     assert "image_url" in answer.error["message"]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from someones_eval import evaluate, typed
-from someones_model import KEY, SomeonesModel, failing_first, hanging, nonsense, refusing
+from someones_model import KEY, Refusal, SomeonesModel, failing_first, hanging, nonsense, refusing
 
 from agentgym_rl.errors import ConfigError, InfraError, TooManyErrors
 
@@ -87,8 +87,27 @@ def test_a_refused_parameter_says_what_to_do():
         {"message": "This model's maximum context length is 9 tokens.", "code": 400},
     ],
 )
-def test_an_outgrown_context_is_truncated(body):
-    assert evaluate(refusing(400, body))["outcomes"] == {"truncated": 4}
+def test_an_outgrown_context_is_no_reward_at_first_and_truncates_later(body):
+    call = {"id": "c", "type": "function", "function": {"name": "calculator", "arguments": "{}"}}
+
+    def say(messages):
+        if messages[-1]["role"] == "tool":
+            raise Refusal(400, {"error": body})
+        return {"content": None, "tool_calls": [call]}
+
+    found = evaluate(say)
+    assert (found["outcomes"], found["outgrown"], found["reward"]) == ({"truncated": 4}, 4, 0.0)
+
+    def only_the_second(messages, asked=[]):  # noqa: B006
+        asked.append(messages)
+        if len(asked) == 2:
+            return {"content": "?"}
+        raise Refusal(400, {"error": body})
+
+    found = evaluate(only_the_second)
+    assert (found["outcomes"], found["num_tasks"]) == ({"too_long": 3, "completed": 1}, 1)
+    with pytest.raises(ConfigError, match=r"all 4 first prompts are too long"):
+        evaluate(refusing(400, body))
 
 
 def test_a_request_the_endpoint_refuses_is_the_agent_s_error():

@@ -5,6 +5,7 @@ import contextlib
 import math
 
 import numpy as np
+import openai
 import pytest
 from arl_agents.react import React
 from arl_envs.math.env import MathEnv
@@ -118,8 +119,46 @@ def test_an_agent_that_stops_early_is_truncated(chat):
 
 def test_a_conversation_that_outgrows_the_context_is_truncated(chat):
     found = play(chat, **MATH, agent=React(max_turns=50), replies=[CALL] * 50, max_model_len=100)
-    assert found.outcome is Outcome.TRUNCATED
+    assert (found.outcome, found.metrics["overflows"]) == (Outcome.TRUNCATED, 1)
     assert "context" in found.error
+
+
+class Stubborn(Agent):
+    """Answers something, whatever the model says."""
+
+    async def run(self, env, client, *, model, task):
+        messages, _ = await env.reset()
+        with contextlib.suppress(openai.BadRequestError):
+            await client.chat.completions.create(model=model, messages=messages)
+        await env.step({"role": "assistant", "content": "5"})
+
+
+class Chatty(React):
+    """Puts many words of its own before those of the environment."""
+
+    async def run(self, env, client, *, model, task):
+        messages, _ = await env.reset()
+        asked = [{"role": "system", "content": "Think. " * 40}, *messages]
+        await client.chat.completions.create(model=model, messages=asked)
+
+
+def test_a_first_prompt_without_room_for_a_reply_is_never_scored(chat):
+    length = len(chat.prompt([{"role": "user", "content": "2+3?"}], None))
+    wrong = []
+    for agent, context, wanted in (
+        (React(), length, Outcome.TOO_LONG),
+        (React(), length - 5, Outcome.TOO_LONG),
+        (React(), length + 1, Outcome.COMPLETED),
+        (Stubborn(), length, Outcome.TOO_LONG),
+        (Chatty(), length + 9, Outcome.TOO_LONG),
+    ):
+        found = play(chat, agent=agent, max_model_len=context)
+        if found.outcome is not wanted:
+            wrong.append((agent, context - length, found.outcome, found.error))
+        if wanted is Outcome.TOO_LONG:
+            assert "first prompt" in found.error
+            assert str(context) in found.error
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -142,6 +181,17 @@ def test_failures_have_their_own_outcomes(chat, settings, outcome, said):
     assert (found.outcome, found.reward) == (outcome, 0.0)
     assert said in found.error
     assert not found.outcome.trains
+
+
+def test_a_deadline_that_passes_names_its_key_and_what_to_set(chat):
+    late = {
+        "rollout.turn_timeout_s=0.4": {"replies": [Say([5], delay_s=9)], "turn_s": 0.1},
+        "rollout.tool_timeout_s=0.4": {"env": lambda: Quiz("step", 9.0), "step_s": 0.1},
+        "rollout.tool_timeout_s=0.8": {"env": lambda: Quiz("reset", 9.0), "step_s": 0.2},
+        "rollout.episode_timeout_s=0.4": {"agent": Misbehaving(None, 9.0), "episode_s": 0.1},
+    }
+    errors = {wanted: play(chat, **settings).error for wanted, settings in late.items()}
+    assert [error for wanted, error in errors.items() if f"such as --{wanted}" not in error] == []
 
 
 def test_a_failing_close_does_not_change_the_record(chat):

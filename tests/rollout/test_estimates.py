@@ -51,8 +51,11 @@ def test_other_scores_have_the_usual_interval():
     assert found.ci == pytest.approx((5 - half, 5 + half), rel=1e-3)
 
 
-def test_one_task_has_no_interval():
-    assert mean({"a": [1.0, 0.0]}).ci is None
+def test_one_task_says_little():
+    assert mean({"a": [1.0]}).ci == pytest.approx((0.207, 1.0), abs=1e-3)  # Wilson's, of one
+    assert mean({"a": [0.0] * 50}).ci == pytest.approx((0.0, 0.793), abs=1e-3)
+    assert mean({"a": [1.0, 0.0]}).ci == pytest.approx((0.055, 0.945), abs=1e-3)
+    assert mean({"a": [7.0, 9.0]}).ci is None
     with pytest.raises(ValueError, match="no scores"):
         mean({"a": []})
 

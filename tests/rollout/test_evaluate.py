@@ -146,6 +146,12 @@ def test_what_is_too_long_is_counted_and_no_failure(play, chat):
         play(longest=3)
 
 
+def test_a_failure_of_many_episodes_is_one_warning(play, caplog):
+    found = play(failures=15, max_retries=15).result
+    assert found.outcomes == {"completed": 10}
+    assert sum("is played again" in line for line in caplog.messages) == 1
+
+
 def test_every_environment_has_its_own_mean(play):
     result = play(agent=lambda: Picky(2)).result
     assert result.envs == {"graded": EnvResult(5.0, 4), "odd": EnvResult(6.0, 4)}

@@ -94,6 +94,7 @@ RESULT = {
     "completion_tokens": 7890,
     "uncounted_turns": 0,
     "cut_turns": 0,
+    "outgrown": 0,
 }
 
 
@@ -120,9 +121,10 @@ def test_verifications_are_lines_of_their_own():
 
 def test_tokens_are_shown_with_what_to_know_about_them():
     assert list(token_lines(RESULT)) == ["tokens           123,456 of prompts, 7,890 of replies"]
-    text = "\n".join(token_lines(RESULT | {"uncounted_turns": 3, "cut_turns": 1200}))
+    text = "\n".join(token_lines(RESULT | {"uncounted_turns": 3, "cut_turns": 1200, "outgrown": 2}))
     assert "those of 3 replies that came without a count" in " ".join(text.split())
     assert "cut replies      1,200, by rollout.max_tokens" in text
+    assert "outgrown         2 episodes" in text
 
 
 def test_a_meter_reads_as_json_numbers():

@@ -166,6 +166,7 @@ async def played(
     weigh=lambda number: 1.0,
     seed: int = 0,
     recovered: Recovered = NOTHING,
+    max_model_len: int = 512,
     **settings,
 ) -> Played:
     config = Config(
@@ -175,7 +176,9 @@ async def played(
         steps=steps,
     )
     engine = ScriptedEngine(Script(chat, trouble))
-    gateway = Gateway(engine, chat, config=GatewayConfig(), model_name="m", max_model_len=512)
+    gateway = Gateway(
+        engine, chat, config=GatewayConfig(), model_name="m", max_model_len=max_model_len
+    )
     buffer = Watched(config.rollout, total_groups=steps * B)
     async with AsyncExitStack() as stack:
         episodes = stack.enter_context(closing(EpisodeLog(tmp_path / "episodes.db")))
@@ -379,8 +382,9 @@ class Wordy(Asked):
         return [more, *messages], info
 
 
-def test_tasks_that_are_too_long_are_dropped_unplayed(play):
-    found = play(env=Wordy, max_input_tokens=100)
+@pytest.mark.parametrize("limit", ["max_input_tokens", "max_model_len"])
+def test_tasks_that_are_too_long_are_dropped_unplayed(play, limit, caplog):
+    found = play(env=Wordy, **{limit: 100})
     assert set(found.rollout.finished.outcomes) == {"completed", "too_long"}
     long = {name for name, group in found.groups.items() if group[1] == "too_long"}
     assert {"g0", "g3", "g6"} <= long  # a third of all, which is more than may fail
@@ -389,10 +393,11 @@ def test_tasks_that_are_too_long_are_dropped_unplayed(play):
     assert found.buffer.dropped == {"too_long": len(long)}
     asked = {entry.session_id.partition("-")[0] for entry in found.engine.journal}
     assert asked.isdisjoint(long)
+    assert sum("is left out: the first prompt" in line for line in caplog.messages) == 1
 
 
 def test_tasks_that_are_all_too_long_end_the_run(play):
-    with pytest.raises(ConfigError, match=r"max_input_tokens=3 refused .* 5 groups in a row"):
+    with pytest.raises(ConfigError, match=r"5 groups in a row .* rollout.max_input_tokens 3"):
         play(max_input_tokens=3, max_rejected=5)
 
 

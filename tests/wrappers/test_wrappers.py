@@ -165,6 +165,37 @@ class Untupled(Wrapper):
         return None
 
 
+PARTS = [{"type": "text", "text": "2 + "}, {"type": "text", "text": "3?"}]
+
+
+class InParts(Wrapper):
+    """Says everything in parts."""
+
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": PARTS}], {}
+
+    async def step(self, action):
+        return (await super().step(action))._replace(
+            observation=[{"role": "user", "content": PARTS}]
+        )
+
+
+class Showing(Wrapper):
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": [{"type": "image_url"}]}], {}
+
+
+def test_text_parts_of_an_environment_come_as_text():
+    async def play():
+        env = make(HERE, wrappers=[f"{__name__}:InParts"])
+        first, _ = await env.reset(seed=0)
+        step = await env.step({"role": "assistant", "content": "x"})
+        await env.close()
+        return first, step.observation
+
+    assert asyncio.run(play()) == ([{"role": "user", "content": "2 + 3?"}],) * 2
+
+
 class Unasked(Wrapper):
     async def reset(self, *, seed=None, options=None):
         return None
@@ -180,6 +211,7 @@ SPOILT = {
     ),
     "step": (f"{__name__}:Untupled", "env.step must return .* got None"),
     "reset": (f"{__name__}:Unasked", "env.reset must return .* got None"),
+    "image": (f"{__name__}:Showing", "got the part {'type': 'image_url'.*, expected text"),
 }
 
 

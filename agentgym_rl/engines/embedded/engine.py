@@ -15,6 +15,7 @@ from agentgym_rl.awake import AwakeTime
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.engine import Memory, SleepLevel
 from agentgym_rl.engines import wire
+from agentgym_rl.errors import too_slow
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
@@ -136,9 +137,9 @@ class EmbeddedEngine:
                 async with self._awake.timeout(deadline - self._awake.time()):
                     await request.wakeup.wait()
             except TimeoutError:
+                what = f"request {request.id}, with its waits in queue and pauses,"
                 raise Refused(
-                    f"request {request.id} was not done after {timeout_s:g} s "
-                    "(engine.request_timeout_s), queueing and pauses included",
+                    too_slow(what, "engine.request_timeout_s", timeout_s),
                     status=504,
                     kind="TimeoutError",
                 ) from None
@@ -193,10 +194,8 @@ class EmbeddedEngine:
                     return
         except TimeoutError:
             await self._between_steps(self.loop.resume)
-            message = (
-                f"requests in flight had not ended after {timeout_s:g} s "
-                "(engine.request_timeout_s); the engine runs on"
-            )
+            said = too_slow("ending what is in flight", "engine.request_timeout_s", timeout_s)
+            message = f"{said}; the engine runs on"
             raise Refused(message, status=504, kind="TimeoutError") from None
         message = "a resume or another pause came before all requests had ended"
         raise Refused(message, status=409, kind="ConflictError")

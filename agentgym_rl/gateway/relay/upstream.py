@@ -127,7 +127,13 @@ class Upstream(ABC):
         status: int | None = getattr(error, "status_code", None)
         if status is None:  # the SDK's error says less than the one below it, where that speaks
             cause = error.__cause__ if str(error.__cause__ or "") else error
-            return self._failure(f"{type(cause).__name__}: {self._shown(cause)}")
+            said = f"{type(cause).__name__}: {self._shown(cause)}"
+            if "Timeout" in said:
+                said += (
+                    " (an attempt may be silent for engine.request_timeout_s, by default "
+                    "rollout.turn_timeout_s: raise it for a slow model)"
+                )
+            return self._failure(said)
         said = self._words(error)
         code, param = getattr(error, "code", None), self._refused_parameter(error)
         answered = f"it answered {status}: {said}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from agentgym_rl.errors import SandboxLost
+from agentgym_rl.log import Repeated
 from agentgym_rl.sandbox import SandboxBackend
 
-log = logging.getLogger(__name__)
+_WARNINGS = Repeated(logging.getLogger(__name__))
 
 CREATE_TIMEOUT_S = 60.0
 
@@ -23,4 +24,4 @@ async def blame(sandboxes: SandboxBackend, error: SandboxLost) -> None:
         result = await sandbox.run_python("print(6 * 7)")
     if result.stdout.strip() != b"42":
         raise error
-    log.warning("a program was the end of its sandbox twice: %s", error)
+    _WARNINGS.warn("a program was the end of its sandbox twice: %s", error, why=str(error))

@@ -71,7 +71,9 @@ class McpServer:
                 self._client = client = await asyncio.shield(ready)
                 self.tools = await self._list(client)
         except BaseException as error:
-            lost = self._lost(f"did not start in {self._start_timeout_s:g} s", error)
+            limit_s = self._start_timeout_s
+            key = _advice("start_timeout_s", limit_s) if isinstance(error, TimeoutError) else ""
+            lost = self._lost(f"did not start in {limit_s:g} s{key}", error)
             await self._end()
             if isinstance(error, ConfigError) or not isinstance(error, Exception):
                 raise
@@ -102,6 +104,10 @@ class McpServer:
             if self._is_over() or not _is_the_callers_fault(error):
                 raise self._lost(f"failed in a call of {name}", error) from error
             raise ToolError(error.message) from error
+        except TimeoutError as error:
+            limit_s = self._call_timeout_s
+            what = f"did not answer a call of {name} in {limit_s:g} s"
+            raise self._lost(what + _advice("call_timeout_s", limit_s), error) from error
         except Exception as error:  # of pipes, sockets, and the SDK
             raise self._lost(f"failed in a call of {name}", error) from error
         text = result_text(result, max_chars=self._max_result_chars)
@@ -187,6 +193,10 @@ class McpServer:
         return InfraError(
             f"MCP server {self.name} {what}{why}{f'; it said: {said}' if said else ''}"
         )
+
+
+def _advice(key: str, limit_s: float) -> str:
+    return f" ({key} of the wrapper; a slow one needs more, such as {4 * limit_s:g})"
 
 
 def _object(arguments: str) -> dict[str, Any]:

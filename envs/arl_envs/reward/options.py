@@ -35,7 +35,7 @@ class Options:
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Everything that `agentgym_rl.data.Rows` has, such as `dataset` and `revision`."""
     prompt_field: str = "prompt"
-    """Text, or a list of chat messages."""
+    """Text, a list of chat messages, or the text parts of one."""
     system_prompt: str = ""
     """Put before prompts that have no system message of their own; those are refused."""
     processor: str | None = None
@@ -67,7 +67,7 @@ class Options:
             raise ConfigError(f"timeout_s: got {limit!r}, expected seconds above 0")
         if not isinstance(self.rows, Mapping):
             raise ConfigError(f'rows: got {self.rows!r}, expected a table such as {{"path": FILE}}')
-        if not (self.data or self.rows):
+        if not (self.data or self.eval_data or self.rows):
             raise ConfigError(
                 "no data: give --data FILE (.jsonl, .json or .parquet; env.options.data), or a "
                 "Hugging Face data set as --env.options.rows.dataset=ID"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
+from agentgym_rl.env import text_message
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.loading import import_object
 from agentgym_rl.task import Split
@@ -59,12 +60,14 @@ class MakeTasks:
         if isinstance(prompt, str) and prompt.strip():
             messages = [{"role": "user", "content": prompt}]
         elif isinstance(prompt, list) and prompt:
-            messages = [_message(item) for item in prompt]
+            messages = _messages(prompt)
         else:
             raise RowRefused(
                 f"{self.prompt_field}: got {shorten(prompt)}, expected text or a list of messages "
                 f"(prompt_field); the row has {', '.join(map(str, row))}"
             )
+        if not any((message["content"] or "").strip() for message in messages):
+            raise RowRefused(f"{self.prompt_field}: nothing is said in it")
         if messages[-1]["role"] == "assistant":
             raise RowRefused(f"{self.prompt_field}: its last message is the assistant's")
         if not self.system_prompt:
@@ -74,9 +77,20 @@ class MakeTasks:
         return [{"role": "system", "content": self.system_prompt}, *messages]
 
 
+def _messages(prompt: list[Any]) -> list[dict[str, Any]]:
+    """The messages of a prompt that is a list: of them, or of the parts of one that a user says."""
+    parts = all(isinstance(item, dict) and "type" in item and "role" not in item for item in prompt)
+    return [_message(item) for item in ([{"role": "user", "content": prompt}] if parts else prompt)]
+
+
 def _message(value: Any) -> dict[str, Any]:
     match value:
-        case {"role": role, "content": str()} if role in _ROLES:
+        case {"role": role, "content": str() | list()} if role in _ROLES:
+            try:
+                return dict(text_message(value))
+            except ValueError as error:
+                raise RowRefused(f"a message of the role {role}: {error}") from error
+        case {"role": "assistant", "content": None, "tool_calls": [_, *_]}:
             return dict(value)
     raise RowRefused(f"a message: got {value!r:.80}, expected role and content")
 

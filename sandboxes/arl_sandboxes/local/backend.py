@@ -22,6 +22,7 @@ from agentgym_rl.errors import (
     SandboxUnavailable,
     leaves,
 )
+from agentgym_rl.log import Repeated
 from agentgym_rl.sandbox import (
     Capabilities,
     Limits,
@@ -102,6 +103,7 @@ class LocalBackend(SandboxBackend):
         self._stats = SandboxStats()
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
+        self._warnings = Repeated(log)
         self._slots: set[Slot] = set()
         self._dying: set[Slot] = set()
         self._stack: contextlib.AsyncExitStack | None = None
@@ -392,9 +394,10 @@ class LocalBackend(SandboxBackend):
 
     def _lost(self, slot: Slot) -> None:
         if slot.was_ready and slot.executions < self._max_executions and not self._closing:
-            log.warning(
-                "sandbox slot %d is lost: %s; another takes its place", slot.index, slot.dead
-            )
+            self._warnings.warn(
+                "sandbox slot %d is lost: %s; another takes its place",
+                slot.index, slot.dead, why=str(slot.dead),
+            )  # fmt: skip
         self._slots.discard(slot)
         self._dying.add(slot)
         if slot in self._free:

@@ -174,9 +174,58 @@ def test_a_prompt_is_text_or_messages(tmp_path):
     assert first_messages(data=path, rows={"eval_fraction": 0}) == chat
 
 
+def test_text_parts_are_played_like_the_text_they_are(tmp_path):
+    def parts(*texts):
+        return [{"type": "text", "text": text} for text in texts]
+
+    wrong = []
+    for prompt, plain in (
+        ([{"role": "user", "content": parts("Hi 0")}], [{"role": "user", "content": "Hi 0"}]),
+        (
+            [{"role": "user", "content": parts("Hi", " ", "0")}],
+            [{"role": "user", "content": "Hi 0"}],
+        ),
+        (parts("Hi ", "0"), [{"role": "user", "content": "Hi 0"}]),
+        (
+            [
+                {"role": "system", "content": parts("Be ", "brief.")},
+                {"role": "user", "content": "x"},
+            ],
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}],
+        ),
+        (
+            [{"role": "system", "content": []}, {"role": "user", "content": parts("x")}],
+            [{"role": "system", "content": ""}, {"role": "user", "content": "x"}],
+        ),
+    ):
+        there = []
+        for name, asked in (("parts", prompt), ("plain", plain)):
+            path = write(tmp_path / f"{name}.jsonl", {"messages": asked})
+            options = {"data": path, "prompt_field": "messages", "rows": {"eval_fraction": 0}}
+            there.append((first_messages(**options), source(**options).index.digest(0)))
+        if there[0][0] != plain or there[1][0] != plain:
+            wrong.append((prompt, there))
+    assert wrong == []
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
+        (
+            {"prompt": [{"role": "user", "content": [IMAGE]}]},
+            "role user: .* part .*'image_url'.*, exp",
+        ),
+        ({"prompt": [{"role": "user", "content": ["Hi"]}]}, "content: got the part 'Hi', expected"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "text"}]}]},
+            "got the part {'type': 'text'}, expec",
+        ),
+        ({"prompt": [IMAGE]}, "part {'type': 'image_url'.*, expected text"),
+        ({"prompt": [{"role": "user", "content": []}]}, "prompt: nothing is said in it"),
+        ({"prompt": [{"role": "user", "content": [{"type": "text", "text": " "}]}]}, "nothing is"),
         ({"ask": "Hi"}, "prompt: got nothing, expected text .*; the row has ask"),
         ({"prompt": []}, "expected text or a list of messages"),
         ({"prompt": [{"role": "robot", "content": "x"}]}, "a message: got"),

@@ -1,0 +1,135 @@
+"""Prompts that do not fit the context are counted, or refused, before anything starts."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from agentgym_rl import Env, Step
+from agentgym_rl import prompt_lengths as counting
+from agentgym_rl.config import load_config
+from agentgym_rl.errors import ConfigError
+from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.model import BUNDLED
+from agentgym_rl.prompt_lengths import check_prompts
+
+SHORT, LONG = "What is 2+3?", "number word " * 100
+
+
+def score(completion, row):
+    return 1.0
+
+
+class Odd(Env):
+    """`reset` does what `trouble` says; its prompts are long."""
+
+    def __init__(self, trouble: str = "") -> None:
+        self.trouble = trouble
+
+    async def reset(self, *, seed=None, options=None):
+        if self.trouble == "blocks":
+            time.sleep(0.5)  # noqa: ASYNC251
+        if self.trouble == "waits":
+            await asyncio.sleep(60)
+        if self.trouble == "fails":
+            raise RuntimeError("no prompt today")
+        return [{"role": "user", "content": LONG}], {}
+
+    async def step(self, action):
+        return Step([], 1.0, True, False, {})
+
+
+def written(folder, prompts):
+    path = folder / f"{len(prompts)}.jsonl"
+    path.write_text("".join(json.dumps({"prompt": p, "id": i}) + "\n" for i, p in prompts))
+    return path
+
+
+def numbered(*prompts):
+    return [(i, f"{i} {prompt}") for i, prompt in enumerate(prompts)]
+
+
+def check(path=None, splits=("eval", "train"), said=lambda text: None, **keys):
+    named = {"env.id": f"reward:{__name__}:score", "env.options.data": str(path)} if path else {}
+    settings = {**named, **{key.replace("__", "."): value for key, value in keys.items()}}
+    asyncio.run(check_prompts(load_config(None, settings), splits, say=said))
+
+
+def test_prompts_that_do_not_fit_are_counted_for_each_split(tmp_path, caplog):
+    half = written(tmp_path, numbered(*[SHORT, LONG] * 20))
+    held = written(tmp_path, [(100 + i, f"h{i} {p}") for i, p in enumerate([LONG, SHORT, SHORT])])
+    check(half, env__options__eval_data=str(held))
+    held_out, trained = [record.getMessage() for record in caplog.records]
+    assert "1 of 3 eval prompts do not fit engine.max_model_len 512" in held_out
+    assert "20 of 40 train prompts do not fit engine.max_model_len 512" in trained
+    caplog.clear()
+    check(half, env__options__eval_data=str(held), engine__max_model_len=1024,
+          trainer__max_tokens_per_microbatch=1024)  # fmt: skip
+    check(half, ("eval",), env__options__eval_data=str(held), eval__num_tasks=0)
+    assert caplog.messages == []
+    wide = {"engine__max_model_len": 8192, "trainer__max_tokens_per_microbatch": 8192}
+    check(written(tmp_path, numbered(SHORT, LONG * 2)), ("train",), **wide,
+          env__options__eval_data=str(held))  # fmt: skip
+    assert "1 of 2 train prompts do not fit the 1,024 positions of the model:" in caplog.text
+
+
+def test_a_run_none_of_whose_prompts_fits_is_refused(tmp_path, caplog):
+    long = written(tmp_path, numbered(*[LONG] * 30))
+    held = written(tmp_path, [(100 + i, f"h{i} {SHORT}") for i in range(3)])
+    with pytest.raises(ConfigError, match=r"none of 30 train prompts fits engine.max_model_len"):
+        check(long, env__options__eval_data=str(held))
+    with pytest.raises(ConfigError, match=r"none of 30 eval prompts fits"):
+        check(held, env__options__eval_data=str(long))
+    with pytest.raises(ConfigError, match=r"3 train prompts fits rollout.max_input_tokens 5,"):
+        check(held, ("train",), env__options__eval_data=str(long), rollout__max_input_tokens=5)
+    with pytest.raises(ConfigError, match=r"none of 64 train prompts \(a sample\) fits"):
+        check(None, ("train",), env__id=f"{__name__}:Odd")
+
+
+def test_the_edge_is_one_token_for_a_reply(tmp_path, caplog):
+    chat = ChatFormat.load(BUNDLED)
+    one = written(tmp_path, [(0, SHORT)])
+    held = written(tmp_path, [(1, "2"), (2, "3")])
+    length = len(chat.prompt([{"role": "user", "content": SHORT}], None))
+
+    def at(context, max_tokens=4):
+        check(one, ("train",), env__options__eval_data=str(held), engine__max_model_len=context,
+              rollout__max_tokens=max_tokens)  # fmt: skip
+
+    with pytest.raises(ConfigError, match="none of 1 train prompts fits"):
+        at(length)
+    at(length + 1)
+    (tight,) = caplog.messages
+    assert f"1 of 1 train prompts leave less than rollout.max_tokens 4 of the {length + 1}" in tight
+    caplog.clear()
+    at(length + 4)
+    assert caplog.messages == []
+
+
+def test_large_data_is_sampled_all_over(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(counting, "MOST_TASKS", 20)
+    path = written(tmp_path, numbered(*[SHORT, LONG] * 100))
+    check(path, ("train",), env__options__eval_data=str(written(tmp_path, [(900, "2")])))
+    (said,) = caplog.messages
+    assert "of 20 train prompts (a sample of 200) do not fit" in said
+    assert not said.split(": ")[1].startswith(("0 of", "20 of"))
+
+
+def test_an_environment_that_misbehaves_holds_up_nothing(monkeypatch, caplog):
+    monkeypatch.setattr(counting, "_LONGEST_S", 0.1)
+    for trouble in ("waits", "fails"):
+        check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble=trouble)
+    assert caplog.messages == []
+    monkeypatch.setattr(counting, "_TELL_AFTER_S", 0.0)
+    check(None, ("train",), env__id=f"{__name__}:Odd", env__options__trouble="blocks")
+    (said,) = caplog.messages
+    assert "reset has blocked for more than" in said
+
+
+def test_what_takes_long_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(counting, "_TELL_AFTER_S", 0.0)
+    told = []
+    check(written(tmp_path, numbered(SHORT, SHORT, SHORT)), ("train",), told.append,
+          env__options__eval_data=str(written(tmp_path, [(9, "2")])))  # fmt: skip
+    assert told[-1] == "measuring prompts: 3 of 3 train tasks"
