@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -45,7 +47,9 @@ class PackedModel:
         """All that trains, where there is one."""
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
-        self._segmented = _choose_attention(self.model, self._trainer.attention)
+        self._segmented = _choose_attention(
+            self.model, self._trainer.attention, self._trainer.max_tokens_per_microbatch
+        )
         self._flops = FlopCount.of(self.model)  # of what the change of the head computes
         self.flops = 0.0
         """Of all passes so far, on this rank."""
@@ -168,17 +172,23 @@ def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
 
 
 @torch.no_grad()
-def _choose_attention(model: Any, wanted: str) -> bool:
+def _choose_attention(model: Any, wanted: str, longest: int) -> bool:
     """Set the fastest attention that packs this model correctly, or the one `wanted`; True if it
-    is told where rows end.
+    is told where rows end. No row that trains has more than `longest` tokens.
 
     Decided by experiment (packed against unpacked logits), since a model that ignores row
-    boundaries gives no error, only wrong log-probs.
+    boundaries gives no error, only wrong log-probs; and one whose attention is local gives wrong
+    ones only in rows that are longer than its windows.
     """
     model.set_attn_implementation("sdpa")
-    alone = [_outputs(model, _packed(rows).to(model.device), segmented=False) for rows in _PROBES]
+    longest = min(longest, getattr(model.config, "max_position_embeddings", None) or longest)
+    spans = [span for span in _local_spans(model.config.to_dict()) if span < longest]
+    rows = list(_PROBES)
+    if spans:
+        rows.insert(1, _long_row(spans, longest, int(model.config.vocab_size)))
+    alone = [_outputs(model, _probed([row]).to(model.device), segmented=False) for row in rows]
     expected = torch.cat(alone)
-    together = _packed(tuple(row for rows in _PROBES for row in rows)).to(model.device)
+    together = _probed(rows).to(model.device)
     failures: list[str] = []
     for name in (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, "sdpa"):
         try:
@@ -196,10 +206,45 @@ def _choose_attention(model: Any, wanted: str) -> bool:
 
 _PACKING_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 0.05
-_PROBES = (((3, 1, 4, 1, 5, 9, 2, 6),), ((5, 3, 5, 8),), ((9, 7, 9, 3, 2, 3),))
+_PROBES = ((3, 1, 4, 1, 5, 9, 2, 6), (5, 3, 5, 8), (9, 7, 9, 3, 2, 3))
+_MOST_PROBED = 32
+"""Tokens of a row whose logits are compared."""
 
 
-def _packed(rows: tuple[tuple[int, ...], ...]) -> PackedRows:
+def _local_spans(config: Mapping[str, Any]) -> set[int]:
+    """Lengths in tokens at which attention or a recurrence may change, by what models call them:
+    windows, chunks, blocks. One that is none of them makes the probe longer, and no less true."""
+    spans: set[int] = set()
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            spans |= _local_spans(value)
+        elif re.search("window|chunk|block|local|stride|span", str(name)):
+            values = value if isinstance(value, list | tuple) else [value]
+            spans |= {it for it in values if type(it) is int and it > 1}
+    return spans
+
+
+def _long_row(spans: list[int], longest: int, vocab_size: int) -> tuple[int, ...]:
+    """A row that leaves all of `spans` behind, of up to `longest` tokens."""
+    length = min(longest, max(spans) * 3 // 2 + _MOST_PROBED)
+    return tuple(3 + i * i % min(vocab_size - 3, 91) for i in range(length))
+
+
+def _probed(rows: Sequence[Sequence[int]]) -> PackedRows:
+    """The rows packed; of long ones only the last tokens and some before are looked at."""
+    packed = _packed(rows)
+    kept: list[int] = []
+    start = 0
+    for length in packed.lengths:
+        half = _MOST_PROBED // 2
+        step = max(1, length // half)
+        seen = {*range(0, length, step), *range(max(0, length - half), length)}
+        kept += [start + i for i in sorted(seen)]
+        start += length
+    return replace(packed, positions=torch.tensor(kept))
+
+
+def _packed(rows: Sequence[Sequence[int]]) -> PackedRows:
     lengths = tuple(len(row) for row in rows)
     tokens = torch.tensor([token for row in rows for token in row])
     return PackedRows(
@@ -215,7 +260,7 @@ def _packed(rows: tuple[tuple[int, ...], ...]) -> PackedRows:
 
 def probe(device: torch.device) -> PackedRows:
     """A few short rows, at two temperatures."""
-    packed = _packed(tuple(row for rows in _PROBES for row in rows))
+    packed = _packed(_PROBES)
     packed.temperatures[::2] = 0.7
     return packed.to(device)
 
