@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .errors import EnvError
 from .seeding import derived_number
 
 MAX_WEIGHT = 1e6
@@ -37,6 +38,20 @@ class Task:
             raise ValueError(
                 f"weight of task {self.id}: got {self.weight}, expected 0 to {MAX_WEIGHT:g}"
             )
+
+
+def checked_task(value: object) -> Task:
+    """Return `options["task"]` of a `reset`, which has to be a Task.
+
+    Raises:
+        EnvError: it is something else.
+    """
+    if isinstance(value, Task):
+        return value
+    raise EnvError(
+        f"options['task']: got {value!r:.60} ({type(value).__name__}), expected a Task, such as "
+        "agentgym_rl.spec(ID).task_source('train', seed=0)[0]"
+    )
 
 
 class TaskSource(ABC):

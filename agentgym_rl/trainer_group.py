@@ -16,22 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .cluster.forking import Forks
+from .cluster.local import LocalProcesses
 from .cluster.processes import Processes
 from .config import Config
 from .controller import Controller
 from .episode_log import EpisodeLog
-from .errors import ProcessDied
+from .errors import ConfigError, ProcessDied
 from .eval_queue import EvalQueue
 from .fleet import Fleet
+from .model import BUNDLED_MODELS, model_folder
 from .recovery import Recovered
 from .run_dir import shown
-from .trainer.launch import trainer_processes
+from .trainer.launch import trainer_processes, trial_process
 from .trainer.manifest import newest_checkpoint, read_manifest
 
 log = logging.getLogger(__name__)
@@ -39,6 +43,35 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 """Why it is no use to begin again, in the words of the trainer's log."""
+
+
+async def try_model(
+    config: Config, run_dir: Path, config_file: Path, *, forks: Forks | None = None
+) -> None:
+    """Refuse a model that ranks would refuse, before an engine is started for it. Those that come
+    with the package are known to work.
+
+    Raises:
+        ConfigError: it lacks tensors, cannot be packed, or could not be exported; says which.
+        ProcessDied: the trial failed otherwise.
+    """
+    if model_folder(config) in BUNDLED_MODELS.values():
+        return
+    answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
+    async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
+        await own.start(trial_process(config, config_file, answer))
+        try:
+            async with asyncio.timeout(config.trainer.start_timeout_s):
+                await own.watch()
+        except TimeoutError as error:
+            raise ConfigError(
+                f"the model was not loaded for a trial in {config.trainer.start_timeout_s:g} s "
+                "(trainer.start_timeout_s)"
+            ) from error
+    why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
+    answer.unlink()
+    if why:
+        raise ConfigError(f"{why}. Nothing was started")
 
 
 @dataclass
@@ -223,7 +256,7 @@ class TrainerGroup:
         self.controller.revoke()
         for name in self._names:
             await self.processes.end(name)
-        checkpoint = newest_checkpoint(self.run_dir / "checkpoints")
+        checkpoint = await asyncio.to_thread(newest_checkpoint, self.run_dir / "checkpoints")
         step = read_manifest(checkpoint).step if checkpoint else 0
         log.info("starting the trainer again (%d of %d)", self.restarts, limit)
         incarnation = await self.controller.regroup(step, checkpoint)

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
-    "errors log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
+    "errors",
+    "log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
     "garbage out_of_memory runs",
     "config loading gymnasium_ids json_values estimates new_file starter",
     "model schedule eval_records group_commit",
@@ -64,7 +65,7 @@ ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* "
         "weights.adapter weights.broadcast weights.checksum weights.files weights.gloo "
-        "weights.publication weights.publish weights.shm weights.vllm_native "
+        "weights.publication weights.publish weights.shm weights.source weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",

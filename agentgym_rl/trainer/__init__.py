@@ -15,6 +15,7 @@ sharding.py     where parameters and activations are
 attention.py    attention within packed rows
 optim.py        AdamW, schedules, clipping
 checkpoint.py   saved and loaded with torch's distributed checkpoint
+trial.py        a model tried before a run starts anything
 export.py       a folder `from_pretrained` loads
 world.py        the ranks, and what they tell each other
 phases.py       who spent which time on what

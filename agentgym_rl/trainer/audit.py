@@ -65,8 +65,11 @@ class Recomputer:
             raise WeightsError(f"weights {path} are those of version {label}, not of {version}")
         parameters = self._parameters()
         if is_adapter(state):
-            whole = merged(state, self._model_dir)
-            state = {name: t for name, t in whole.items() if name in parameters}
+            state = merged(state, self._model_dir)
+        if names := self._policy.names:
+            state = names.back(state, source=f"weights {path}")
+            # A tied tensor may be in the folder, and so in the version, twice.
+            state = {n: t for n, t in state.items() if n in parameters or n not in names.shapes}
         found = {name: tuple(tensor.shape) for name, tensor in state.items()}
         expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         if found != expected:

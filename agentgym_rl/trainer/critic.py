@@ -39,6 +39,7 @@ class ValueModel(PackedModel):
         value = nn.Linear(head.in_features, 1, bias=False, **like)
         nn.init.zeros_(value.weight)
         self.model.set_output_embeddings(value)
+        self.names = None
 
     def values(self, packed: PackedRows) -> Tensor:
         """[N] of the states in which the packed trained tokens were sampled; like `logprobs`."""

@@ -16,16 +16,23 @@ from torch import Tensor
 
 from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
+from agentgym_rl.model import tensor_heads
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import save_tensors
+from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter
+from .manifest import check_whole
 from .optim import make_optimizer
 from .policy import Policy
 from .world import join_world
 
-_WEIGHTS = (".safetensors", ".bin", ".index.json", ".pt", ".pth", ".gguf")
+_WEIGHTS = (
+    *(".safetensors", ".bin", ".index.json", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"),
+    *(".onnx", ".onnx_data", ".ot", ".tflite"),
+)
+"""How files end that hold weights, of before the run, in whatever format."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,27 +55,31 @@ def export_model(
     *,
     model_dir: Path,
     adapter: AdapterFiles | None = None,
+    names: SourceNames | None = None,
 ) -> Path:
     """Write `folder`: weights from `state`, everything else copied from `model_dir`; and in its
     folder `adapter` the adapter that is merged in `state`, for peft, if there is one.
 
-    Configuration, generation configuration, tokenizer and chat template are those the run began
-    with; only the configuration's dtype follows the weights. A folder already there is replaced
-    once the new one is complete.
+    Whatever `model_dir` has beside weights (configurations, tokenizer, chat templates, code) is as
+    the run began; only the configuration's dtype follows the weights, which are as precise as the
+    trainer kept them. What was written is compared with `names`, those of `model_dir`, and a
+    folder already there is replaced, once the new one is complete.
 
     Raises:
-        TrainerError: it cannot be written.
+        TrainerError: it cannot be written, or other tensors than those of `model_dir` would be.
     """
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        for item in model_dir.iterdir():
-            if item.is_file() and not item.name.endswith(_WEIGHTS):
-                shutil.copyfile(item, beside / item.name)
+        _copy_others(model_dir, beside)
         _set_dtype(beside / "config.json", state)
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
         save_tensors(tensors, beside / "model.safetensors", {"format": "pt"})
+        if names is not None:
+            found = {name: head.shape for name, head in tensor_heads(beside).items()}
+            if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
+                raise ValueError(f"these would not be as in {model_dir}: {', '.join(odd[:3])}")
         if adapter is not None:
             adapter.settings.save_pretrained(beside / "adapter")
             tensors = {name: t.detach().contiguous() for name, t in adapter.tensors.items()}
@@ -86,8 +97,9 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config
     """Write `folder` from a checkpoint of any number of ranks; `model_dir` as the run began.
 
     Raises:
-        TrainerError: no complete checkpoint there, or one of another model.
+        TrainerError: no whole checkpoint there, or one of another model.
     """
+    check_whole(checkpoint)
     with join_world() as world:
         policy = Policy.load(model_dir, world, lora=config.lora)
         optimizer = make_optimizer(policy.model.parameters(), config.trainer)
@@ -97,7 +109,21 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config
             policy.full_state(),
             model_dir=model_dir,
             adapter=adapter_files(policy.adapter, policy.trained_state()),
+            names=policy.names,
         )
+
+
+def _copy_others(source: Path, target: Path) -> None:
+    """Copy what is no weights, folders too (`additional_chat_templates`): those that are hidden or
+    hold weights of their own (of an adapter, of another format) are left out."""
+    for item in source.iterdir():
+        if item.is_file() and not item.name.endswith(_WEIGHTS):
+            shutil.copyfile(item, target / item.name)
+        elif item.is_dir() and not item.name.startswith((".", "__pycache__")):
+            if any(file.name.endswith(_WEIGHTS) for file in item.rglob("*")):
+                continue
+            (target / item.name).mkdir()
+            _copy_others(item, target / item.name)
 
 
 def _set_dtype(config_file: Path, state: Mapping[str, Tensor]) -> None:

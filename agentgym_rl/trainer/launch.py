@@ -54,6 +54,20 @@ def trainer_processes(
     ]
 
 
+def trial_process(config: Config, config_file: Path, answer: Path) -> ProcessSpec:
+    """What tries the configured model, and writes to `answer` why it is refused."""
+    return ProcessSpec(
+        name="trial",
+        argv=[
+            *(sys.executable, "-m", "agentgym_rl.trainer.trial"),
+            *(str(config_file), str(answer)),
+        ],
+        env=rank_environment(config),
+        finite=True,
+        imports=rank_imports(config),
+    )
+
+
 def rank_imports(config: Config) -> tuple[str, ...]:
     """The modules that a rank may be forked from; none where it may use a GPU."""
     return () if may_use_gpu(config.trainer.device) else _IMPORTS

@@ -57,7 +57,6 @@ class Adapter:
             target_modules=targets if isinstance(targets, str) else list(targets),
             exclude_modules=list(config.exclude_modules) or None,
         )
-        names = {name for name, _ in model.named_parameters()}
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about layers that are refused below
@@ -68,10 +67,11 @@ class Adapter:
             raise TrainerError(f"lora: {error}") from error
         layers = {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
         _check_layers(layers, model)
-        if lacking := sorted(names - files):
+        if lacking := sorted({f"{name}.weight" for name in layers} - files):
             raise TrainerError(
                 f"lora: {type(model).__name__} has {lacking[0]}, and no file of {model_dir} has a "
-                "tensor of that name: engines could not merge an adapter; use lora.rank 0"
+                "tensor of that name: engines could not merge an adapter. Leave such layers out "
+                "(lora.exclude_modules), or use lora.rank 0"
             )
         return cls(layers, settings, model_dir)
 
@@ -88,9 +88,11 @@ class Adapter:
 
     def merged(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All weights of the model with the adapter `state`, a `version`, in them; float32 or
-        better."""
+        better, where they are no integers."""
         return {
             name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+            if tensor.is_floating_point()
+            else tensor
             for name, tensor in merged(state, self._model_dir).items()
         }
 

@@ -157,6 +157,7 @@ class _Trainer:
                 state,
                 model_dir=self._model_dir,
                 adapter=adapter_files(self._policy.adapter, self._state),
+                names=self._policy.names,
             )
             if self._config.weights.transport != "shm":
                 self._stay()

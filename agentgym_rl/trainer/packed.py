@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import LoraConfig, TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.weights.source import SourceNames, load_whole
 
 from .attention import SEGMENT_SDPA, VARLEN
 from .flops import FlopCount
@@ -37,6 +36,7 @@ class PackedModel:
         compute_dtype: Literal["float32", "bfloat16"] = "float32",
         trainer: TrainerConfig | None = None,
         adapter: Adapter | None = None,
+        names: SourceNames | None = None,
     ):
         """Takes over `model` (a transformers causal LM, which may have an `adapter`): chooses its
         attention, shards it as `trainer` says."""
@@ -45,6 +45,8 @@ class PackedModel:
         self.world = world
         self.adapter = adapter
         """All that trains, where there is one."""
+        self.names = names
+        """Those of the folder it was loaded from, where it was, and is still the same model."""
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
         self._segmented = _choose_attention(
@@ -81,18 +83,22 @@ class PackedModel:
             TrainerError: the folder holds no model transformers can load or this module pack.
             ConfigError: `lora` needs peft, which is not installed.
         """
-        transformers_logging.disable_progress_bar()
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                model_dir, dtype=master_dtype, attn_implementation="sdpa", local_files_only=True
-            )
-        except (OSError, ValueError, RuntimeError, ImportError) as error:
-            raise TrainerError(f"cannot load the model in {model_dir}: {error}") from error
+            model, names = load_whole(model_dir, dtype=master_dtype, attention="sdpa")
+        except ConfigError as error:
+            raise TrainerError(str(error)) from error
         model.requires_grad_(not frozen)
         adapter = None
         if lora is not None and lora.rank:
             adapter = Adapter.on(model, lora, model_dir=model_dir, seed=seed)
-        return cls(model, world, compute_dtype=compute_dtype, trainer=trainer, adapter=adapter)
+        return cls(
+            model,
+            world,
+            compute_dtype=compute_dtype,
+            trainer=trainer,
+            adapter=adapter,
+            names=names,
+        )
 
     def _change_head(self) -> None:
         """What a subclass does to the output layer before the model is sharded."""
@@ -114,8 +120,8 @@ class PackedModel:
         self.model.set_requires_gradient_sync(enabled)
 
     def full_state(self) -> dict[str, Tensor]:
-        """Unsharded weights on the CPU under their Hugging Face names, an adapter merged; tied
-        weights once.
+        """Unsharded weights on the CPU, an adapter merged: every tensor of the folder that the
+        model was loaded from, by its name there. Of another model by its own, tied ones once.
 
         Collective. Every rank takes part, only rank 0 gets the tensors (the others get {});
         they may share memory with the parameters.
@@ -137,7 +143,8 @@ class PackedModel:
             return self.adapter.version(state) if state else {}
         saved = self.model.state_dict().keys()
         buffers = {name: b for name, b in self.model.named_buffers() if name in saved}
-        return self._whole({**dict(parameters), **buffers})
+        state = self._whole({**dict(parameters), **buffers})
+        return self.names.of(state) if self.names and state else state
 
     def _whole(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

@@ -63,7 +63,7 @@ def warm_up(
                     file.write(json.dumps(told) + "\n")
         state = policy.full_state()
         if world.rank == 0:
-            export_model(out, state, model_dir=model_dir)
+            export_model(out, state, model_dir=model_dir, names=policy.names)
 
 
 def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[str, float]]:

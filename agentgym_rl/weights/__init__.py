@@ -1,6 +1,7 @@
 """Policy versions on their way from trainer to engine.
 
 files.py         one version as a checksummed safetensors file
+source.py        a model folder loaded whole, and its tensors under its own names
 adapter.py       one version as a LoRA adapter, and the weights it makes of its base
 folder.py        the run's folder in shared memory, and the lock that says it is alive (no torch)
 publish.py       hand a version to every engine with a short pause: stage, then swap

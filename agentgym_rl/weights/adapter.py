@@ -1,12 +1,12 @@
 """A policy version that is a LoRA adapter, and the weights it makes of its base.
 
 It has peft's names and two numbers more: what the product of each pair counts, and a checksum of
-the base it was trained on. Only torch and safetensors are imported here, so that engines can.
+the base it was trained on. Of heavy packages only torch and
+safetensors are imported here, so that engines can.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.errors import ConfigError, WeightsError
+from agentgym_rl.model import weight_files
 
 from .checksum import checksum
 
@@ -97,7 +98,7 @@ def read_base(model_dir: Path) -> dict[str, Tensor]:
         for path in weight_files(model_dir):
             with safe_open(path, framework="pt") as file:
                 tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+    except (OSError, ConfigError, SafetensorError, RuntimeError, ValueError) as error:
         raise WeightsError(f"cannot read the weights in {model_dir}: {error}") from error
     if not tensors:
         raise WeightsError(f"{model_dir} has no safetensors files, which an adapter is merged into")
@@ -112,13 +113,3 @@ def base_checksum(model_dir: Path) -> int:
         WeightsError: see `read_base`.
     """
     return int(checksum(read_base(model_dir)), 16)
-
-
-def weight_files(model_dir: Path) -> list[Path]:
-    """The safetensors files of a model folder."""
-    index = model_dir / "model.safetensors.index.json"
-    if index.is_file():
-        names = json.loads(index.read_text())["weight_map"].values()
-        return [model_dir / name for name in sorted(set(names))]
-    single = model_dir / "model.safetensors"
-    return [single] if single.is_file() else []

@@ -131,6 +131,40 @@ def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-1"]
 
 
+def test_a_checkpoint_damaged_inside_is_passed_over(tiny_model, world, tmp_path, caplog):
+    stepper = make_stepper(tiny_model, world)
+    older, newer = (save(tmp_path, stepper, step) for step in (1, 2))
+    assert newest_checkpoint(tmp_path) == newer
+    for file in sorted(newer.iterdir()):
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        at = whole.find(b"2") if file.suffix == ".json" else len(whole) // 2
+        changed[at] ^= 1  # JSON stays JSON: the step is another one
+        file.write_bytes(bytes(changed))
+        caplog.clear()
+        assert newest_checkpoint(tmp_path) == older, file.name
+        assert f"{file.name} is not what was written" in caplog.text
+        file.write_bytes(whole)
+    assert newest_checkpoint(tmp_path) == newer
+    for path in (older, newer):
+        (file,) = path.glob("*.distcp")
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(TrainerError, match=r"no checkpoint in .* is whole \(.*step-2.*step-1.*\)"):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_its_sizes_alone(tiny_model, world, tmp_path):
+    path = save(tmp_path, make_stepper(tiny_model, world), 1)
+    head = json.loads((path / "manifest.json").read_text())
+    del head["checksums"], head["checksum"]
+    (path / "manifest.json").write_text(json.dumps(head))
+    assert newest_checkpoint(tmp_path) == path
+    (file,) = path.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(TrainerError, match="no checkpoint in"):
+        newest_checkpoint(tmp_path)
+
+
 def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_path, caplog):
     def replaced():
         raise TrainerError("unknown token")

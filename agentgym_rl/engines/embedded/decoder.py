@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from agentgym_rl.errors import WeightsError
+from agentgym_rl.weights.source import SourceNames
 
 Swap = Callable[[], None]
 
@@ -76,10 +77,12 @@ class Decoder(ABC):
 
 
 class WeightLayout:
-    """Names, shapes and ties of a model's weights: what a weight file has to match."""
+    """Names, shapes and ties of a model's weights: what a weight file has to match, whose names are
+    those of the folder that the model was loaded from."""
 
-    def __init__(self, module: torch.nn.Module, *, dtype: torch.dtype) -> None:
+    def __init__(self, module: torch.nn.Module, *, dtype: torch.dtype, names: SourceNames) -> None:
         self._dtype = dtype
+        self._names = names
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._aliases: dict[str, str] = {}
         """Second name of a tied tensor -> its first name."""
@@ -95,7 +98,7 @@ class WeightLayout:
     def check(
         self, tensors: Mapping[str, Tensor], *, device: torch.device, source: str
     ) -> dict[str, Tensor]:
-        """Private copies of `tensors` under their first names, on `device`, in our dtype.
+        """Private copies of `tensors` under the model's first names, on `device`, in our dtype.
 
         float32 and bfloat16 files are both taken: rounding to the engine's dtype is what the
         engine would have done itself.
@@ -104,14 +107,16 @@ class WeightLayout:
             WeightsError: a name is missing or unknown, or a shape, dtype or value is wrong.
         """
         checked: dict[str, Tensor] = {}
+        tensors = self._names.back(tensors, source=source)
         for name, tensor in tensors.items():
             first = self._aliases.get(name, name)
             self._check_one(name, first, tensor, source)
+            dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
             if first in checked:
-                if not torch.equal(checked[first], tensor.to(device, self._dtype)):
+                if not torch.equal(checked[first], tensor.to(device, dtype)):
                     raise WeightsError(f"{source}: {name} and {first} are tied but differ")
                 continue
-            checked[first] = tensor.to(device, self._dtype, copy=True)
+            checked[first] = tensor.to(device, dtype, copy=True)
         missing = sorted(set(self._shapes) - set(checked) - self._buffers)
         if missing:
             raise WeightsError(
@@ -128,7 +133,7 @@ class WeightLayout:
             raise WeightsError(
                 f"{source}: {name} has shape {tuple(tensor.shape)}, expected {expected}"
             )
-        if tensor.dtype not in (torch.float32, torch.bfloat16):
+        if tensor.dtype not in (torch.float32, torch.bfloat16) and first not in self._buffers:
             raise WeightsError(
                 f"{source}: {name} is {tensor.dtype}; allowed: torch.float32, torch.bfloat16"
             )

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.weights.source import load_whole
 
 from .decoder import Decoder, WeightLayout
 from .fused import FusedShape, FusedWeights
@@ -49,20 +48,14 @@ def load_model(folder: Path, config: EmbeddedEngineConfig) -> LoadedModel:
         ConfigError: no model there, no GPU where one is asked for, or no decoder agrees with
             the model.
     """
-    disable_progress_bar()
     device = pick_device(config.device)
     dtype = getattr(torch, config.dtype)
-    try:
-        module: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"cannot load a causal language model from {folder}: {error}") from error
+    module, names = load_whole(folder, dtype=dtype)
     module = module.to(device).eval().requires_grad_(False)
     limit = context_limit(module.config, config.max_model_len)
     return LoadedModel(
         decoder=choose_decoder(module, config, limit),
-        layout=WeightLayout(module, dtype=dtype),
+        layout=WeightLayout(module, dtype=dtype, names=names),
         vocab_size=module.get_input_embeddings().weight.shape[0],
         max_model_len=limit,
         eos_ids=_eos_ids(module),

@@ -1,0 +1,100 @@
+"""A trial of a model before a run starts anything: what a rank would refuse, in a few seconds.
+
+    python -m agentgym_rl.trainer.trial CONFIG_FILE ANSWER_FILE
+
+Names and shapes are always compared with the model's folder. Whether rows can be packed is tried
+with the model itself; of a large one with a small one of its kind, made at random.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.model import model_folder, tensor_heads
+from agentgym_rl.weights.source import load_whole
+
+from .policy import Policy
+from .world import World, join_world
+
+_log = logging.getLogger(__name__)
+
+_WHOLE_PARAMETERS = 400_000_000
+"""A larger model is not loaded here: in float32 it would take more than 1.6 GB."""
+_SMALL = {
+    "num_hidden_layers": 4,
+    "vocab_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+"""The largest values of a small model; the heads, and what else attention is made of, stay."""
+
+
+def refusal(config: Config, model_dir: Path) -> str:
+    """Why the model in `model_dir` cannot be trained as configured; empty where it can, as far as
+    can be told."""
+    try:
+        load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+        heads = tensor_heads(model_dir).values()
+        if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
+            return ""
+        with join_world() as world:
+            if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+                Policy.configured(config, model_dir, world)
+            else:
+                _try_small(model_dir, world)
+    except (ConfigError, TrainerError) as error:
+        return str(error)
+    return ""
+
+
+def _try_small(model_dir: Path, world: World) -> None:
+    """Raises TrainerError where a small model of the same kind cannot be packed."""
+    try:
+        settings: Any = AutoConfig.from_pretrained(model_dir, local_files_only=True)
+        text = settings.get_text_config()
+        for name, most in _SMALL.items():
+            value = getattr(text, name, None)
+            if isinstance(value, int) and value > most:
+                setattr(text, name, most)
+        for name in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type"):
+            kinds = getattr(text, name, None)
+            if isinstance(kinds, list):
+                setattr(text, name, kinds[: text.num_hidden_layers])
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            setattr(text, name, None)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+    except Exception as error:  # not every architecture can be made small so: a rank will tell
+        _log.warning("no small model of the kind in %s could be made: %r", model_dir, error)
+        return
+    Policy(model.float(), world)
+
+
+def main(config_file: str, answer_file: str) -> None:
+    """Write {"refusal": why, or ""}."""
+    config = load_config(Path(config_file))
+    torch.set_num_threads(config.trainer.num_threads)
+    answer = {"refusal": refusal(config, model_folder(config))}
+    Path(answer_file).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,221 @@
+"""A model as its folder has it: loaded whole or not at all, its tensors under the folder's names.
+
+transformers may rename and join tensors as it loads them (experts of a layer become one tensor).
+Whoever reads a version or an export, vLLM for one, expects what the folder has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils.logging import disable_progress_bar
+
+from agentgym_rl.errors import ConfigError, WeightsError
+from agentgym_rl.model import tensor_heads
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError)
+
+
+def load_whole(
+    folder: Path, *, dtype: torch.dtype, device_map: Any = None, attention: str | None = None
+) -> tuple[Any, SourceNames]:
+    """The causal language model in `folder`, and the names that its tensors have there.
+
+    On the device "meta" only names and shapes are compared, and no numbers are kept.
+
+    Raises:
+        ConfigError: transformers cannot load it; or the folder lacks a tensor of the model, which
+            would be made up, has one that nobody reads, or names that cannot be given back.
+    """
+    heads = tensor_heads(folder)
+    _check_plain(folder, {head.dtype for head in heads.values()})
+    disable_progress_bar()
+    options = {"attn_implementation": attention} if attention else {}
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            device_map=device_map,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            **options,
+        )
+    except _LOAD_ERRORS as error:
+        raise ConfigError(
+            f"cannot load a causal language model from {folder}: {error}. Does config.json "
+            "describe these weights?"
+        ) from error
+    kind = type(model).__name__
+    for key, what in (
+        ("missing_keys", f"lacks tensors that {kind} has; they would be made up at random"),
+        ("mismatched_keys", f"has tensors of other shapes than {kind}"),
+        ("unexpected_keys", f"has tensors that {kind} does not know, and would lose"),
+        ("error_msgs", f"cannot be loaded as {kind}"),
+    ):
+        if odd := sorted(map(str, found[key])):
+            raise ConfigError(f"{folder} {what}: {_some(odd)}")
+    return model, SourceNames(model, folder)
+
+
+def _check_plain(folder: Path, dtypes: set[str]) -> None:
+    """Raises ConfigError where weights are quantized: they cannot be trained, nor published."""
+    config = json.loads((folder / "config.json").read_text())
+    quantized = config.get("quantization_config") or {}
+    odd = sorted(dtypes - {*_FLOATS, *_INTEGERS})
+    if quantized or odd:
+        method = quantized.get("quant_method") or ", ".join(odd) or "an unnamed method"
+        raise ConfigError(
+            f"the weights in {folder} are quantized ({method}): only plain ones can be trained. "
+            "Use the model's bfloat16 version, or load it with transformers "
+            "(dequantize=True in its quantization config) and save that"
+        )
+
+
+class SourceNames:
+    """The names of a model's tensors in the folder it was loaded from, which it gives back."""
+
+    def __init__(self, model: Any, folder: Path):
+        """Of `model`, as it was loaded.
+
+        Raises:
+            ConfigError: what it would be saved as is not what the folder has: names, shapes, and
+                numbers where tensors are converted and there are numbers.
+        """
+        self.shapes = {name: head.shape for name, head in tensor_heads(folder).items()}
+        """Of every tensor of the folder, by its name there."""
+        self._folder = folder
+        self._model = model
+        self._kind = type(model)  # FSDP will change the model's own
+        own = model.state_dict(keep_vars=True)
+        first: dict[int, str] = {}
+        self._tied = {
+            name: known
+            for name, tensor in own.items()
+            if (known := first.setdefault(id(tensor), name)) != name
+        }
+        needed = {name for name, _ in model.named_parameters()}
+        self.converts = bool(getattr(model, "_weight_conversions", None)) or not (
+            needed <= self.shapes.keys()
+        )
+        """Whether the folder has other names than the model."""
+        self._ignored: dict[str, Tensor] = {}
+        """What of the folder the model does without: layers for other decoders, for example."""
+        try:
+            made = self._made({name: own[name].detach() for name in own.keys() - self._tied.keys()})
+            may_lack = {name: own[name].detach() for name in own.keys() - needed}
+            surplus = made.keys() - self.shapes.keys() - self._made(may_lack).keys()
+            self._ignored = _read(folder, self.shapes.keys() - made.keys())
+            odd = _differing(self.shapes, {**self._ignored, **made}, surplus)
+            if not odd and self.converts:
+                odd = [f"{name} has other numbers" for name in self._changed(made)]
+        except _LOAD_ERRORS as error:
+            odd = [f"{type(error).__name__}: {error}"]
+        if odd:
+            raise ConfigError(
+                f"transformers converts the tensors of {folder} when it loads them as "
+                f"{self._kind.__name__}, and would not give them back as they were: {_some(odd)}. "
+                "Save the model once with this transformers (save_pretrained with "
+                "save_original_format=False) and use that folder"
+            )
+
+    def of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All tensors of the folder, by their names there, of `state`: the model's by its own,
+        tied ones once.
+
+        Raises:
+            WeightsError: they have not the folder's names and shapes.
+        """
+        made = self._made(state)
+        found = {**self._ignored, **{n: t for n, t in made.items() if n in self.shapes}}
+        if odd := _differing(self.shapes, found):
+            raise WeightsError(
+                f"the weights have not the names and shapes of {self._folder}: {_some(odd)}"
+            )
+        return found
+
+    def back(self, tensors: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
+        """Undo `of`: the model's tensors by its own names. `source` says where they are from.
+
+        Raises:
+            WeightsError: a tensor is missing, unknown or of another shape.
+        """
+        kept = {name: tensor for name, tensor in tensors.items() if name not in self._ignored}
+        if not self.converts:
+            return kept
+        if odd := _differing(self.shapes, {**self._ignored, **kept}):
+            raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
+        # In float32, whatever the engine's dtype: another would be torch's default meanwhile, for
+        # the thread that decodes too.
+        model = self._kind.from_pretrained(
+            None, config=self._model.config, state_dict=kept, dtype=torch.float32
+        )
+        return {name: t for name, t in model.state_dict().items() if name not in self._tied}
+
+    def _made(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`state` as it would be saved, tied tensors under each of their names."""
+        whole = {**state, **{name: state[n] for name, n in self._tied.items() if n in state}}
+        if not self.converts:
+            return whole
+        reverted = revert_weight_conversion(self._model, whole)
+        return {self._named(name): tensor.contiguous() for name, tensor in reverted.items()}
+
+    def _named(self, name: str) -> str:
+        """`name`, or what it is in a folder saved without the head, or with one more around it."""
+        prefix = f"{self._model.base_model_prefix}."
+        choices = (name, name.removeprefix(prefix), prefix + name)
+        return next((choice for choice in choices if choice in self.shapes), name)
+
+    def _changed(self, made: Mapping[str, Tensor]) -> list[str]:
+        """The tensors of the folder whose numbers are others in `made`."""
+        tensors = {n: t for n, t in made.items() if n in self.shapes and t.device.type != "meta"}
+        return [
+            name
+            for file_tensors in _by_file(self._folder, tensors.keys())
+            for name, tensor in file_tensors
+            if not torch.equal(tensor.to(tensors[name].dtype), tensors[name].cpu())
+        ]
+
+
+def _differing(
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, Tensor],
+    surplus: Iterable[str] = (),
+) -> list[str]:
+    """In words, what `found` lacks, has beside, or has in another shape."""
+    odd = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
+    odd += [f"{name} is too much" for name in sorted(surplus)]
+    return odd + [
+        f"{name} has shape {tuple(found[name].shape)}, not {expected[name]}"
+        for name in sorted(expected.keys() & found.keys())
+        if tuple(found[name].shape) != expected[name]
+    ]
+
+
+def _read(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: tensor for found in _by_file(folder, names) for name, tensor in found}
+
+
+def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str, Tensor]]]:
+    """Tensors of a folder, mapped into memory, one file after the other."""
+    heads = tensor_heads(folder)
+    wanted = sorted(names, key=lambda name: (heads[name].file, name))
+    for file, members in groupby(wanted, key=lambda name: heads[name].file):
+        with safe_open(file, framework="pt") as opened:
+            yield ((name, opened.get_tensor(name)) for name in members)
+
+
+def _some(odd: Sequence[str]) -> str:
+    more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+    return "; ".join(odd[:3]) + more
