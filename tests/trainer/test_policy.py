@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.policy import Policy
 
@@ -107,8 +108,25 @@ def local_models() -> dict[str, object]:
         ),
         "bloom": T.BloomConfig(**few, hidden_size=32, n_layer=2, n_head=4),
         "falcon, ALiBi": T.FalconConfig(
-            **few, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True
+            **few, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True,
+            max_position_embeddings=128,
         ),
+        "gemma 4, heads of several sizes": T.Gemma4TextConfig(
+            **some, sliding_window=12, vocab_size_per_layer_input=VOCAB
+        ),
+        "phi 3, frequencies of long rows": T.Phi3Config(
+            **some, original_max_position_embeddings=16,
+            rope_parameters={
+                "rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0,
+                "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+                "original_max_position_embeddings": 16,
+            },
+        ),
+        "llama 4, scaled by position": T.Llama4TextConfig(
+            **some, **moe, intermediate_size_mlp=48, no_rope_layers=[0, 1, 0], floor_scale=12,
+            attn_scale=1.0, attn_temperature_tuning=True,
+        ),
+        "lfm 2, convolutions": T.Lfm2Config(**some),
         "mpt": T.MptConfig(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_seq_len=128),
         "mamba": T.MambaConfig(**few, hidden_size=32, num_hidden_layers=2, state_size=8),
         "mamba 2": T.Mamba2Config(
@@ -149,7 +167,22 @@ def test_long_rows_of_every_attention_are_packed_right_or_refused(world):
     assert not wrong, (wrong, refused)
     assert all("cannot be packed" in why for why in refused.values()), refused
     trained = {"llama 4", "gemma 2", "gemma 3", "qwen 2", "qwen 2, unused window", "cohere 2"}
+    trained |= {"gemma 4, heads of several sizes", "lfm 2, convolutions", "phi 3"}
     assert not trained & refused.keys(), refused
+    assert "max_tokens_per_microbatch" in refused["phi 3, frequencies of long rows"]
+    assert "max_tokens_per_microbatch" not in refused["mamba"]
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+def test_a_model_is_refused_for_long_rows_only_where_there_may_be_such(world, budget):
+    config = local_models()["phi 3, frequencies of long rows"]
+    model = T.AutoModelForCausalLM.from_config(config).eval()
+    trainer = TrainerConfig(max_tokens_per_microbatch=budget)
+    if budget == 16:
+        Policy(model, world, trainer=trainer)
+    else:
+        with pytest.raises(TrainerError, match=r"up to 128 tokens.*computes otherwise: 16"):
+            Policy(model, world, trainer=trainer)
 
 
 def test_untied_weights_are_all_in_the_state(tmp_path, world):
