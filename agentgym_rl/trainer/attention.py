@@ -108,8 +108,9 @@ def varlen_attention(
 
 
 def _chunk_of(module: torch.nn.Module) -> int:
-    """Tokens of a chunk that the layer's attention does not leave (Llama 4); 0: no such layer."""
-    config = getattr(module, "config", None)
+    """Return the tokens of a chunk that the layer's attention does not leave (Llama 4); 0: no such
+    layer."""
+    config: Any = getattr(module, "config", None)
     kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
     if kinds is None or layer is None or kinds[layer] != "chunked_attention":
         return 0
@@ -117,8 +118,8 @@ def _chunk_of(module: torch.nn.Module) -> int:
 
 
 def _within_chunks(lengths: list[int], module: torch.nn.Module) -> list[int]:
-    """Lengths of the pieces of rows that attend to themselves alone: the rows or, in a layer with
-    chunked attention, their chunks."""
+    """Return the lengths of the pieces of rows that attend to themselves alone: the rows or, in a
+    layer with chunked attention, their chunks."""
     chunk = _chunk_of(module)
     if not chunk:
         return lengths
