@@ -123,6 +123,10 @@ class Controller:
         if not self._failure.done():
             self._failure.set_exception(error)
 
+    def warn(self, text: str) -> None:
+        """A rank has something to say that whoever runs the run should see."""
+        log.warning("%s", text)
+
     async def watch(self) -> None:
         """Wait until the controller itself fails, and raise what went wrong (a full disk, say)."""
         await asyncio.shield(self._failure)

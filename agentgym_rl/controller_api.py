@@ -8,6 +8,7 @@
     POST /report                      a StepReport, once its version is on every engine; the log
                                       has it when 200 {metric: value}, all there are of the step
     POST /failed {"why"}              what failed would fail again: the run ends with it
+    POST /warn   {"text"}             said on the console of the run
     POST /current {}                  whether these ranks are still the run's
     POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
 
@@ -46,6 +47,10 @@ class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Failed(msgspec.Struct, forbid_unknown_fields=True):
     why: str
+
+
+class _Warning(msgspec.Struct, forbid_unknown_fields=True):
+    text: str
 
 
 class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,6 +99,8 @@ class ControllerApi:
             case "/failed":
                 failed = msgspec.json.decode(body, type=_Failed)
                 controller.fail(TrainerError(failed.why))
+            case "/warn":
+                controller.warn(msgspec.json.decode(body, type=_Warning).text)
             case "/current":
                 pass  # the token is known
             case "/ready":

@@ -15,8 +15,8 @@ learning.
 AUDIT = """\
 Was every trained token sampled by the very policy version recorded with it?
 
-Recomputes the log-prob of every trained token of a run, by a plain forward of
-its version at its recorded temperature, and compares it with what the engine
+Recomputes the log-prob of every trained token of a run, by the trainer's
+forward of its version at its recorded temperature, and compares it with what the engine
 reported while sampling. Needs a run made with --weights.keep_versions=all; a
 run that has not finished is audited as far as it got, undisturbed.
 

@@ -34,6 +34,7 @@ FREE = (
     *("trainer.keep_checkpoints", "trainer.keep_best", "trainer.best_metric"),
     *("trainer.start_timeout_s", "trainer.batch_timeout_s", "trainer.finish_timeout_s"),
     *("trainer.max_restarts", "trainer.stall_timeout_s"),
+    *("trainer.mismatch_warn", "trainer.mismatch_stop"),
     *("engine.device", "engine.num_servers", "engine.num_threads", "engine.max_num_seqs"),
     *("engine.stream_interval", "engine.max_restarts", "engine.start_timeout_s"),
     *("engine.stall_timeout_s", "engine.request_timeout_s", "engine.fused", "engine.urls"),

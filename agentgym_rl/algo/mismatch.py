@@ -18,13 +18,13 @@ def tally_mismatch(
     proximal_logprobs: Tensor,  # [N]
     behavior_logprobs: Tensor,  # [N]
     staleness: Tensor,  # [N] int64, versions between sampling and this batch
-    spans_versions: Tensor,  # [N] bool, the token's turn was sampled by several versions
+    spans_versions: Tensor,  # [N] bool, an update came within the token's turn
 ) -> None:
     """Add `mismatch/…` and `policy/approx_entropy` of all trained tokens.
 
     `token_mult_prob_error` is the mean of exp|p − b|. Tokens of turns that span a weight update
     have a bucket of their own: their staleness differs within one request. Tokens whose p − b
-    is not finite are in `mismatch/num_nonfinite` only.
+    is not finite are in `mismatch/num_nonfinite` only. `mean_abs` is of fresh tokens alone.
     """
     difference = (proximal_logprobs - behavior_logprobs).double()
     finite = torch.isfinite(difference)
@@ -43,6 +43,9 @@ def tally_mismatch(
         name = "several_versions" if bucket == -1 else f"staleness_{bucket}"
         tally.mean(f"mismatch/token_mult_prob_error/{name}", float(chosen.sum()), len(chosen))
         tally.count(f"mismatch/num_tokens/{name}", len(chosen))
+        if bucket == 0:
+            gaps = difference[buckets == bucket].abs()
+            tally.mean(f"mismatch/mean_abs/{name}", float(gaps.sum()), len(gaps))
 
 
 def tally_weights(tally: Tally, weights: BehaviorWeights) -> None:

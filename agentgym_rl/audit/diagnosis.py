@@ -27,12 +27,14 @@ def diagnose(recompute: Recompute, evidence: Evidence, rule: Rule, broken: Index
         # Half as far at most: so that a token just over the limit does not fit everything.
         return (gaps <= rule.token_limit) & (gaps < evidence.gaps[chosen] / 2)
 
-    before, after = explained(shift=-1), explained(shift=1)
-    raw = explained(temperature=1.0) & (tokens.temperature[chosen] != 1)
-    left = ~(before | after | raw)
+    plain = explained(plain=True)
+    before, after = explained(shift=-1) & ~plain, explained(shift=1) & ~plain
+    raw = explained(temperature=1.0) & (tokens.temperature[chosen] != 1) & ~plain
+    left = ~(plain | before | after | raw)
     after_update = left & (tokens.place[chosen] == Place.AFTER_UPDATE)
     counts = {
         "tokens": len(chosen),
+        "unpacked": int(plain.sum()),
         "version_before": int(before.sum()),
         "version_after": int(after.sum()),
         "temperature_1": int(raw.sum()),
@@ -47,6 +49,13 @@ def _hints(counts: dict[str, int], rule: Rule) -> list[str]:
         return f"{counts[name]} of the {counts['tokens']} worst tokens"
 
     hints: list[str] = []
+    if counts["unpacked"]:
+        hints.append(
+            f"wrong packing: {of('unpacked')} agree with a plain forward of their row alone, so "
+            "the engine is right, and the trainer is not: it packs rows of this model wrongly, and "
+            "what it learned from them is wrong. Train another model, or make "
+            "trainer.max_tokens_per_microbatch and engine.max_model_len smaller"
+        )
     if counts["version_before"]:
         hints.append(
             f"off by one version: {of('version_before')} agree with the version BEFORE the "

@@ -40,14 +40,22 @@ class Recompute:
         """
         self._model.load(version)
 
-    def logprobs(self, chosen: Index, *, temperature: float | None = None) -> FloatArray:
-        """Of the chosen tokens (ascending), under the version loaded last."""
+    def logprobs(
+        self, chosen: Index, *, temperature: float | None = None, plain: bool = False
+    ) -> FloatArray:
+        """Of the chosen tokens (ascending), under the version loaded last; `plain`: each row in a
+        forward of its own."""
         rows = self.tokens.rows(chosen, self._reader, temperature=temperature)
-        parts = [part for some in _chunks(rows) for part in self._some(some)]
+        parts = [part for some in _chunks(rows) for part in self._some(some, plain)]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def relabelled(
-        self, chosen: Index, *, shift: int = 0, temperature: float | None = None
+        self,
+        chosen: Index,
+        *,
+        shift: int = 0,
+        temperature: float | None = None,
+        plain: bool = False,
     ) -> FloatArray:
         """The chosen tokens as if recorded `shift` versions later; NaN without such a version."""
         result = np.full(len(chosen), np.nan, np.float32)
@@ -57,11 +65,13 @@ class Recompute:
                 self.load(version + shift)
             except WeightsError:
                 continue
-            result[own == version] = self.logprobs(chosen[own == version], temperature=temperature)
+            result[own == version] = self.logprobs(
+                chosen[own == version], temperature=temperature, plain=plain
+            )
         return result
 
-    def _some(self, rows: list[Row]) -> list[FloatArray]:
-        parts = self._model.logprobs(rows)
+    def _some(self, rows: list[Row], plain: bool) -> list[FloatArray]:
+        parts = self._model.logprobs(rows, plain=plain)
         self._on_progress(sum(len(part) for part in parts))
         return parts
 

@@ -49,7 +49,7 @@ def audit(
 ) -> dict[str, Any]:
     """Recompute every trained token of a run under the version recorded with it.
 
-    Log-probs are those of a plain forward at the recorded temperature. A run that has not
+    Log-probs are those of the trainer's forward at the recorded temperature. A run that has not
     finished is audited as far as it got. The report is the JSON object of `arl audit --json`.
 
     Args:

@@ -141,12 +141,13 @@ def failures(evidence: Evidence, rule: Rule, broken: Index) -> list[str]:
     elif rule.by_token and len(broken):
         found.append(
             f"agreement: {len(broken)} of {len(judged)} tokens differ by more than "
-            f"{rule.threshold:g} from a plain forward of their version (max {judged.max():.2g})"
+            f"{rule.threshold:g} from the trainer's forward of their version "
+            f"(max {judged.max():.2g})"
         )
     elif not rule.by_token and (versions := _bad_means(evidence, rule)):
         found.append(
             f"agreement: in version{'s' * (len(versions) > 1)} {_listed(versions)} tokens differ "
-            f"by more than {rule.threshold:g} on average from a plain forward of their version"
+            f"by more than {rule.threshold:g} on average from the trainer's forward"
         )
     return found
 

@@ -49,6 +49,13 @@ class TrainerConfig(Section):
     """Final learning rate as a fraction of `learning_rate`."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.99)
     """AdamW's decays of the mean gradient and of its square."""
+    mismatch_warn: float | None = Field(default=None, gt=0)
+    """Mean |Δ log-prob| in nats between trainer and engine, on tokens that the very weights of the
+    batch sampled, above which the run warns once; unset: 0.001, with engine.dtype bfloat16
+    0.05."""
+    mismatch_stop: float | None = Field(default=None, gt=0)
+    """The same, above which the run ends before it learns from the batch; unset: 0.1, with
+    bfloat16 0.5. A large number: never."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=4096, ge=16)

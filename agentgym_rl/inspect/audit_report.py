@@ -23,8 +23,8 @@ def audit_text(report: Mapping[str, Any]) -> str:
 
 def _head(report: Mapping[str, Any]) -> Iterator[str]:
     done, steps = report["steps_published"], report["steps"]
-    yield f"audit of {report['run']}: {report['tokens']:,} trained tokens, recomputed by a plain"
-    yield "forward of the policy version recorded with each, at its recorded temperature"
+    yield f"audit of {report['run']}: {report['tokens']:,} trained tokens, recomputed by the"
+    yield "trainer's forward of the policy version recorded with each, at its recorded temperature"
     yield (
         f"{report['dtype']}, rollout.interrupt {report['interrupt']}; limit "
         f"{report['threshold']:g} on {report['criterion']}"

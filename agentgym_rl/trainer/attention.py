@@ -44,7 +44,7 @@ def segment_attention(
     _refuse_variants(others, dropout)
     if cu_seq_lens_q is None:
         raise TrainerError("packed attention: no row boundaries")
-    lengths = cu_seq_lens_q.diff().tolist()
+    lengths = _within_chunks(cu_seq_lens_q.diff().tolist(), module)
     rows = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
     outputs = [_causal(q, k, v, scaling, sliding_window) for q, k, v in rows]
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
@@ -92,14 +92,38 @@ def varlen_attention(
         )
     q, k, v = (x[0].transpose(0, 1).to(torch.bfloat16) for x in (query, key, value))
     window = (-1 if sliding_window is None else sliding_window - 1, 0)
+    boundaries, longest = cu_seq_lens_q, max_length_q
+    if _chunk_of(module):
+        lengths = _within_chunks(cu_seq_lens_q.diff().tolist(), module)
+        longest = max(lengths)
+        boundaries = F.pad(torch.tensor(lengths, device=query.device).cumsum(0), (1, 0)).int()
     output = varlen_attn(
-        *(q, k, v, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q),
+        *(q, k, v, boundaries, boundaries, longest, longest),
         scale=scaling,
         window_size=window,
         enable_gqa=query.shape[1] != key.shape[1],
     )
     assert isinstance(output, Tensor)
     return output[None].to(query.dtype), None
+
+
+def _chunk_of(module: torch.nn.Module) -> int:
+    """Return the tokens of a chunk that the layer's attention does not leave (Llama 4); 0: no such
+    layer."""
+    config: Any = getattr(module, "config", None)
+    kinds, layer = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if kinds is None or layer is None or kinds[layer] != "chunked_attention":
+        return 0
+    return int(config.attention_chunk_size)
+
+
+def _within_chunks(lengths: list[int], module: torch.nn.Module) -> list[int]:
+    """Return the lengths of the pieces of rows that attend to themselves alone: the rows or, in a
+    layer with chunked attention, their chunks."""
+    chunk = _chunk_of(module)
+    if not chunk:
+        return lengths
+    return [min(chunk, n - start) for n in lengths for start in range(0, n, chunk)]
 
 
 def _refuse_variants(others: Mapping[str, Any], dropout: float) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, TrainerConfig
 from agentgym_rl.engine import parse_version
 from agentgym_rl.errors import TrainerError, WeightsError
 from agentgym_rl.trajectory import FloatArray, Row
@@ -36,7 +36,12 @@ def open_recomputer(config: Config, model_dir: Path, versions_dir: Path) -> Iter
     device = "cpu" if config.trainer.device == "cpu" else "auto"
     with join_world(device=device) as world:
         budget = config.trainer.max_tokens_per_microbatch
-        policy = Policy.load(model_dir, world, compute_dtype=config.own_engine.dtype)
+        policy = Policy.load(
+            model_dir,
+            world,
+            compute_dtype=config.own_engine.dtype,
+            trainer=TrainerConfig(max_tokens_per_microbatch=budget),
+        )
         yield Recomputer(policy, versions_dir, model_dir=model_dir, budget=budget)
 
 
@@ -79,13 +84,20 @@ class Recomputer:
             tensor.copy_(state[name])
 
     @torch.no_grad()
-    def logprobs(self, rows: Sequence[Row]) -> list[FloatArray]:
-        """Log-probs of each row's trained tokens at their recorded temperatures.
+    def logprobs(self, rows: Sequence[Row], *, plain: bool = False) -> list[FloatArray]:
+        """Log-probs of each row's trained tokens at their recorded temperatures, packed as in
+        training; `plain`: each row alone, as transformers would compute it.
 
         Raises:
             TrainerError: a row is too long, or holds what cannot have been trained.
         """
         _check(rows, self._policy.vocab_size)
+        if plain:
+            with self._policy.unpacked():
+                return [part for row in rows for part in self._packed([row])]
+        return self._packed(rows)
+
+    def _packed(self, rows: Sequence[Row]) -> list[FloatArray]:
         results: list[FloatArray] = [np.zeros(0, np.float32)] * len(rows)
         try:
             for members in fill_bins([len(row) for row in rows], self._budget):

@@ -125,6 +125,12 @@ class ControllerClient:
         with contextlib.suppress(RunEnding, TrainerError):
             self._post_json("/failed", {"why": why})
 
+    def warn(self, text: str) -> None:
+        """Have the controller say something on the console of the run. One that is gone has no
+        console."""
+        with contextlib.suppress(RunEnding, TrainerError):
+            self._post_json("/warn", {"text": text})
+
     def ready(self, rank: int) -> None:
         """Tell the controller that this rank has loaded its model."""
         self._post_json("/ready", {"rank": rank})

@@ -66,7 +66,8 @@ class FlopCount:
             if p.ndim > 1 and id(p) not in apart
         ]
         heads = config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        # Where layers have heads of several sizes, the attribute is refused.
+        width = config.to_dict().get("head_dim") or config.hidden_size // heads
         matrices = [p for p in head.parameters() if p.ndim == 2]
         return cls(
             body=sum(number for number, _ in body),

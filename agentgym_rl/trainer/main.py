@@ -18,6 +18,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.errors import ArlError
 from agentgym_rl.model import resolve_learning_rate, resolve_model
 
+from .agreement import Agreement
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .critic import Critic
@@ -27,6 +28,7 @@ from .optim import make_optimizer
 from .phases import Phases
 from .policy import Policy, PolicyBase
 from .step import Stepper
+from .tokens import ShardTokens
 from .tokens_out import TokensOut
 from .versions import VersionsOut
 from .world import World, join_world
@@ -123,6 +125,7 @@ class _Trainer:
         self._stepper = make_stepper(config, world, model_dir)
         self._policy = self._stepper.policy
         self._offload = self._stepper.offload()
+        self._agreement = Agreement(config, self._policy)
         trainer = config.trainer
         self.checkpoints = Checkpoints(
             run_dir / "checkpoints",
@@ -200,8 +203,16 @@ class _Trainer:
         if config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
+        keep = self._tokens.of(step)
+
+        def look(tokens: ShardTokens, proximal: Tensor, advantages: Tensor) -> None:
+            keep(tokens, proximal, advantages)
+            warning = self._agreement.check(step, tokens, proximal)
+            if warning and self._world.rank == 0:
+                self._client.warn(warning)
+
         try:
-            metrics = self._stepper.train(shard, phases, on_tokens=self._tokens.of(step))
+            metrics = self._stepper.train(shard, phases, on_tokens=look)
         except ArlError as error:
             # Other ranks would fail of the same batch in the same way.
             self._client.failed(f"batch {step} cannot be trained: {error}")

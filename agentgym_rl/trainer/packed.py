@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -47,7 +50,13 @@ class PackedModel:
         """Those of the folder it was loaded from, where it was, and is still the same model."""
         self.vocab_size = int(model.config.vocab_size)
         self._trainer = trainer or TrainerConfig()
-        self._segmented = _choose_attention(self.model, self._trainer.attention)
+        self._own_attention = _own_attention(self.model)
+        self._attention = _choose_attention(
+            self.model,
+            self._own_attention,
+            wanted=self._trainer.attention,
+            longest=self._trainer.max_tokens_per_microbatch,
+        )
         self._flops = FlopCount.of(self.model)  # of what the change of the head computes
         self.flops = 0.0
         """Of all passes so far, on this rank."""
@@ -80,7 +89,7 @@ class PackedModel:
             ConfigError: `lora` needs peft, which is not installed.
         """
         try:
-            model, names = load_whole(model_dir, dtype=master_dtype, attention="sdpa")
+            model, names = load_whole(model_dir, dtype=master_dtype)
         except ConfigError as error:
             raise TrainerError(str(error)) from error
         model.requires_grad_(not frozen)
@@ -105,7 +114,19 @@ class PackedModel:
         Carries the gradient unless it is disabled. Collective: every rank calls it equally often.
         """
         self.flops += self._flops.of_pass(packed, gradients=torch.is_grad_enabled())
-        return _outputs(self.model, packed, segmented=self._segmented)
+        return _outputs(self.model, packed, segmented=self._attention != self._own_attention)
+
+    @contextmanager
+    def unpacked(self) -> Iterator[None]:
+        """Compute as transformers would, meanwhile: what packing is held against. What is packed
+        is a single row."""
+        chosen, self._attention = self._attention, self._own_attention
+        self.model.set_attn_implementation(self._own_attention)
+        try:
+            yield
+        finally:
+            self._attention = chosen
+            self.model.set_attn_implementation(chosen)
 
     def idle(self) -> Tensor:
         """A scalar 0 with zero gradients: keeps pace with ranks that have a micro-batch more."""
@@ -174,39 +195,116 @@ def _outputs(model: Any, packed: PackedRows, *, segmented: bool) -> Tensor:
     ).logits[0]
 
 
+def _own_attention(model: Any) -> str:
+    """Set, and return, what the model computes attention with where rows are not packed."""
+    try:
+        model.set_attn_implementation("sdpa")
+    except ValueError:  # it does something that SDPA has no way to do
+        model.set_attn_implementation("eager")
+        return "eager"
+    return "sdpa"
+
+
 @torch.no_grad()
-def _choose_attention(model: Any, wanted: str) -> bool:
-    """Set the fastest attention that packs this model correctly, or the one `wanted`; True if it
-    is told where rows end.
+def _choose_attention(model: Any, own: str, *, wanted: str, longest: int) -> str:
+    """Set, and return, the fastest attention that packs this model correctly, or the one `wanted`:
+    one that is told where rows end, or the model's `own`. No row that trains has more than
+    `longest` tokens, and no pack.
 
     Decided by experiment (packed against unpacked logits), since a model that ignores row
-    boundaries gives no error, only wrong log-probs.
+    boundaries gives no error, only wrong log-probs; and one whose attention is local gives wrong
+    ones only in rows that are longer than its windows.
     """
-    model.set_attn_implementation("sdpa")
-    alone = [_outputs(model, _packed(rows).to(model.device), segmented=False) for rows in _PROBES]
-    expected = torch.cat(alone)
-    together = _packed(tuple(row for rows in _PROBES for row in rows)).to(model.device)
+    config = model.config.to_dict()
+    limits = {n for name in _POSITIONS if (n := config.get(name)) and n < longest}
+    spans = {span for span in _local_spans(config) if span < longest} | limits
+    rows = list(_PROBES)
+    if spans:
+        # With the short ones it is a pack longer than a table of positions, too.
+        length = min(longest, max(spans) + 2 * _MOST_PROBED, *limits)
+        rows.insert(1, _long_row(length, int(model.config.vocab_size)))
+    names = (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, own)
     failures: list[str] = []
-    for name in (VARLEN,) if wanted == "varlen" else (SEGMENT_SDPA, "sdpa"):
-        try:
-            model.set_attn_implementation(name)
-            found = _outputs(model, together, segmented=name != "sdpa")
-        except (TrainerError, TypeError, ValueError, KeyError, RuntimeError) as error:
-            failures.append(f"{name}: {type(error).__name__}: {error}")
-            continue
-        difference = float((found - expected).abs().max() / expected.abs().max())
-        if difference < (_HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE):
-            return name != "sdpa"
-        failures.append(f"{name}: packed logits differ by {difference:.1e}")
-    raise TrainerError(f"{type(model).__name__} cannot be packed: {'; '.join(failures)}")
+    for name in names:
+        if not (why := _wrong(model, name, own, rows)):
+            return name
+        failures.append(f"{name}: {why}")
+    what_to_do = "train another model"
+    lengths = sorted(span for span in spans if span >= 16)
+    if lengths and not all(_wrong(model, name, own, _PROBES) for name in names):
+        what_to_do += (
+            ", or set trainer.max_tokens_per_microbatch to the length beyond which this one "
+            f"computes otherwise: {' or '.join(map(str, lengths))}"
+        )
+    raise TrainerError(
+        f"{type(model).__name__} cannot be packed, tried with rows of up to {max(map(len, rows))} "
+        f"tokens: {'; '.join(failures)}. What to do: {what_to_do}"
+    )
+
+
+def _wrong(model: Any, name: str, own: str, rows: Sequence[Sequence[int]]) -> str:
+    """Return how the logits of the rows packed, under the attention `name`, which is set, differ
+    from those of each row alone under the model's `own`; "" if they do not."""
+    try:
+        model.set_attn_implementation(own)
+        alone = [_outputs(model, _probed([row]).to(model.device), segmented=False) for row in rows]
+        expected = torch.cat(alone)
+        model.set_attn_implementation(name)
+        found = _outputs(model, _probed(rows).to(model.device), segmented=name != own)
+    except (TrainerError, TypeError, ValueError, KeyError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    difference = float((found - expected).abs().max() / expected.abs().max())
+    if difference < (_HALF_TOLERANCE if name == VARLEN else _PACKING_TOLERANCE):
+        return ""
+    return f"packed logits differ by {difference:.1e}"
 
 
 _PACKING_TOLERANCE = 1e-4
 _HALF_TOLERANCE = 0.05
-_PROBES = (((3, 1, 4, 1, 5, 9, 2, 6),), ((5, 3, 5, 8),), ((9, 7, 9, 3, 2, 3),))
+_PROBES: Sequence[tuple[int, ...]] = ((3, 1, 4, 1, 5, 9, 2, 6), (5, 3, 5, 8), (9, 7, 9, 3, 2, 3))
+_SPAN_NAMES = re.compile(
+    "window|chunk|block|local|stride|span|index_topk|distance|bucket|floor_scale|original_max"
+)
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What models call the longest row that they can compute."""
+_MOST_PROBED = 32
+"""Tokens of a row whose logits are compared."""
 
 
-def _packed(rows: tuple[tuple[int, ...], ...]) -> PackedRows:
+def _local_spans(config: Mapping[str, Any]) -> set[int]:
+    """Return lengths in tokens at which a model may begin to compute in another way, by what models
+    call them: windows, chunks and blocks of attention, the tokens it chooses among, the length that
+    its positions are scaled from. A number that is no such length makes the probe longer, and no
+    less true."""
+    spans: set[int] = set()
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            spans |= _local_spans(value)
+        elif _SPAN_NAMES.search(str(name)):
+            values = value if isinstance(value, list | tuple) else [value]
+            spans |= {int(it) for it in values if type(it) in (int, float) and it > 1}
+    return spans
+
+
+def _long_row(length: int, vocab_size: int) -> tuple[int, ...]:
+    return tuple(3 + i * i % min(vocab_size - 3, 91) for i in range(length))
+
+
+def _probed(rows: Sequence[Sequence[int]]) -> PackedRows:
+    """The rows packed; of long ones only the last tokens and some before are looked at."""
+    packed = _packed(rows)
+    kept: list[int] = []
+    start = 0
+    for length in packed.lengths:
+        half = _MOST_PROBED // 2
+        step = max(1, length // half)
+        seen = {*range(0, length, step), *range(max(0, length - half), length)}
+        kept += [start + i for i in sorted(seen)]
+        start += length
+    return replace(packed, positions=torch.tensor(kept))
+
+
+def _packed(rows: Sequence[Sequence[int]]) -> PackedRows:
     lengths = tuple(len(row) for row in rows)
     tokens = torch.tensor([token for row in rows for token in row])
     return PackedRows(
@@ -222,7 +320,7 @@ def _packed(rows: tuple[tuple[int, ...], ...]) -> PackedRows:
 
 def probe(device: torch.device) -> PackedRows:
     """A few short rows, at two temperatures."""
-    packed = _packed(tuple(row for rows in _PROBES for row in rows))
+    packed = _packed(_PROBES)
     packed.temperatures[::2] = 0.7
     return packed.to(device)
 

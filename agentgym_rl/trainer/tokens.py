@@ -47,7 +47,7 @@ class ShardTokens:
     staleness: Tensor
     """[N] int64, in versions."""
     spans_versions: Tensor
-    """[N] bool: the token's turn was sampled by more than one version."""
+    """[N] bool: the token's turn was asked of one version and sampled by another, or by several."""
     turn_returns: Tensor
     """[N] float64, of the token's turn; 0 where nothing was paid to turns or lineages."""
     tokens_per_episode: Tensor
@@ -108,12 +108,19 @@ def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
 
 
 def _spans(row: Row) -> np.ndarray:
-    """Per trained token: whether its turn's sampled tokens have different versions."""
+    """Per trained token: whether an update came within its turn. With `interrupt = "keep"` even
+    tokens of one version may then stand on KV of the one before."""
     versions = row.policy_versions[row.loss_mask]
-    if (versions == versions[0]).all():
+    admitted = row.admitted_versions[row.loss_mask]
+    late = (admitted >= 0) & (versions != admitted)
+    if (versions == versions[0]).all() and not late.any():
         return np.zeros(len(versions), np.bool_)
     turns = row.turn_ids[row.loss_mask]
-    several = [t for t in np.unique(turns) if len(np.unique(versions[turns == t])) > 1]
+    several = [
+        t
+        for t in np.unique(turns)
+        if len(np.unique(versions[turns == t])) > 1 or late[turns == t].any()
+    ]
     return np.isin(turns, several)
 
 

@@ -81,7 +81,7 @@ def _try_small(model_dir: Path, world: World) -> None:
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(text, name, None)
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(settings)
     except Exception as error:  # not every architecture can be made small so: a rank will tell
         _log.warning("no small model of the kind in %s could be made: %r", model_dir, error)
         return

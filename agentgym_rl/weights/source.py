@@ -28,7 +28,7 @@ _LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeEr
 
 
 def load_whole(
-    folder: Path, *, dtype: torch.dtype, device_map: Any = None, attention: str | None = None
+    folder: Path, *, dtype: torch.dtype, device_map: Any = None
 ) -> tuple[Any, SourceNames]:
     """The causal language model in `folder`, and the names that its tensors have there.
 
@@ -41,7 +41,6 @@ def load_whole(
     heads = tensor_heads(folder)
     _check_plain(folder, {head.dtype for head in heads.values()})
     disable_progress_bar()
-    options = {"attn_implementation": attention} if attention else {}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -50,7 +49,6 @@ def load_whole(
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            **options,
         )
         model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
     except _LOAD_ERRORS as error:

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, Llama4TextConfig
 
 from agentgym_rl import cli
 from agentgym_rl.batch import StepReport
@@ -26,10 +28,11 @@ STEPS = 3
 
 # ---------------------------------------------------------------- a policy that changes
 class Policy:
-    """The bundled model in versions 0 to 3, each a step away from the one before."""
+    """A model, by default the bundled one, in versions 0 to 3, each a step from the one before."""
 
-    def __init__(self) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(BUNDLED, dtype=torch.float32).eval()
+    def __init__(self, folder: Path = BUNDLED) -> None:
+        self.folder = folder
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         rng = torch.Generator().manual_seed(5)
         self.states = [{k: p.detach().clone() for k, p in self.model.named_parameters()}]
         for _ in range(STEPS):
@@ -93,6 +96,30 @@ def policy() -> Policy:
     return Policy()
 
 
+@pytest.fixture
+def chunked(tmp_path) -> Policy:
+    """A model whose tokens attend to chunks of 12."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+    sizes |= {"intermediate_size": 48, "intermediate_size_mlp": 48, "num_key_value_heads": 2}
+    config = Llama4TextConfig(
+        vocab_size=256,
+        num_local_experts=2,
+        attention_chunk_size=12,
+        no_rope_layers=[1, 1],
+        max_position_embeddings=8192,
+        initializer_range=0.5,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        **sizes,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUNDLED / file, tmp_path / "model")
+    return Policy(tmp_path / "model")
+
+
 @pytest.fixture(scope="module")
 def rows(policy) -> list[Row]:
     """Rows 1 and 2 span an update; rows 1 and 3 are sampled at temperature 0.7."""
@@ -126,13 +153,18 @@ class Audited:
 def run(tmp_path, policy):
     """Write a run of the given rows, one group each, trained unless it is in `waiting`."""
 
-    def make(rows, *, waiting=(), interrupt="recompute", dtype="float32"):
+    def make(rows, *, waiting=(), interrupt="recompute", dtype="float32", of=policy):
         config = Config.model_validate(
-            {"steps": STEPS, "rollout": {"interrupt": interrupt}, "engine": {"dtype": dtype}}
+            {
+                "steps": STEPS,
+                "rollout": {"interrupt": interrupt},
+                "engine": {"dtype": dtype},
+                "model": {"path": str(of.folder)},
+            }
         )
         (tmp_path / "config.toml").write_text(dump_toml(config))
         (tmp_path / "weights").mkdir()
-        for version, state in enumerate(policy.states):
+        for version, state in enumerate(of.states):
             path = write_version(tmp_path / "weights", version, state)
             path.rename(tmp_path / "weights" / f"v-{version}.safetensors")
         with contextlib.closing(EpisodeLog(tmp_path / "episodes.db")) as log:

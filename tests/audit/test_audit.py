@@ -125,6 +125,19 @@ def test_nothing_explains_another_policy(run, rows, arl_audit):
     assert "8 of the 8 worst tokens fit neither a neighbouring version nor" in done.out
 
 
+def test_wrong_packing_is_not_blamed_on_the_engine(run, chunked, arl_audit, monkeypatch):
+    """A trainer that knows nothing of a model's chunks."""
+    rows = [chunked.sample([[0] * 4, [0] * 6, [0] * 4], seed=seed) for seed in (1, 2)]
+    folder = run(rows, of=chunked)
+    assert arl_audit(folder).code == 0
+    monkeypatch.setattr("agentgym_rl.trainer.attention._chunk_of", lambda module: 0)
+    monkeypatch.setattr("agentgym_rl.trainer.packed._local_spans", lambda config: set())
+    done = arl_audit(folder)
+    assert done.code == 1
+    (hint,) = [line for line in done.out.splitlines() if line.startswith("hint: ")]
+    assert "the engine is right" in hint
+
+
 def test_a_logprob_that_is_no_number(run, mixed, arl_audit):
     lost = mixed.behavior_logprobs.copy()
     lost[-1] = np.nan

@@ -9,13 +9,15 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainer_samples import make_items, make_shards
+from trainer_samples import make_items, make_row, make_shards, plain_logprobs, with_behavior
 from trainer_servers import TOKEN, FakeController, controller
 from transformers import AutoModelForCausalLM
 
+from agentgym_rl.batch import BatchRow
 from agentgym_rl.config import Config, load_config
 from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import read_manifest
@@ -29,6 +31,7 @@ BASE = {
     "trainer.device": "cpu",
     "trainer.num_minibatches": 2,
     "trainer.checkpoint_every": 2,
+    "trainer.mismatch_stop": 1e6,  # behavior log-probs of the samples are made up
     "weights.keep_versions": "all",
 }
 
@@ -115,6 +118,33 @@ def test_a_report_has_metrics_and_intervals(tiny_model, tmp_path):
     assert phases[:2] == ["rollout_wait", "proximal"]
     assert phases[-2:] == ["weight_sync", "checkpoint"]
     assert all(before < a <= b < time.monotonic() for _, a, b in report.intervals)
+
+
+@torch.no_grad()
+def test_a_run_says_that_engine_and_trainer_disagree_or_ends(tiny_model, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    rows = [make_row(np.random.default_rng(n), n) for n in (9, 17, 45, 30)]
+    right = [plain_logprobs(model, row).numpy() for row in rows]
+    config = load_config(overrides={"steps": 1, "trainer.device": "cpu"})
+
+    def train(off: float, server: FakeController, folder: Path) -> None:
+        found = [with_behavior(row, b + off) for row, b in zip(rows, right, strict=True)]
+        items = [BatchRow(row, i) for i, row in enumerate(found)]
+        server.shards = make_shards(items, [0.0, 1.0] * 2, ["a", "a", "b", "b"])
+        folder.mkdir()
+        with torch.enable_grad():
+            start(server, tiny_model, folder, config)
+
+    with controller() as server:
+        train(0.02, server, tmp_path / "warned")
+    assert ["agrees with the trainer" in text for text in server.warned] == [True]
+    assert server.failed == []
+    (report,) = server.reports
+    assert report.metrics["mismatch/mean_abs/staleness_0"] == pytest.approx(0.02, rel=1e-3)
+    with controller() as server, pytest.raises(TrainerError) as error:
+        train(0.5, server, tmp_path / "ended")
+    assert server.failed == [f"batch 0 cannot be trained: {error.value}"]
+    assert server.ended == [], "nothing was published"
 
 
 def test_learning_rate_zero_publishes_the_very_same_bits(tiny_model, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers as T
 from trainer_samples import VOCAB, make_row, plain_logprobs, save_tiny_model
 from transformers import (
     AutoModelForCausalLM,
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from agentgym_rl.algo.packing import pack_rows
+from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.policy import Policy
 
@@ -77,6 +79,110 @@ def test_other_models_pack_too_or_say_that_they_cannot(world, name):
         expected = torch.cat([plain_logprobs(model.eval(), row) for row in sample])
         found = Policy(model, world).logprobs(pack_rows(sample))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def local_models() -> dict[str, object]:
+    """Models whose attention changes with the distance: in windows, chunks, biases, or in some
+    layers alone; and some that have none."""
+    some = sizes() | {"num_hidden_layers": 3, "max_position_embeddings": 128}
+    some |= {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+    few = {"vocab_size": VOCAB, "initializer_range": 0.3}
+    moe = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    chunks = {**some, **moe, "intermediate_size_mlp": 48, "attention_chunk_size": 12}
+    return {
+        "llama 4": T.Llama4TextConfig(**chunks, no_rope_layers=[1, 0, 1]),
+        "gemma 2": T.Gemma2Config(**some, sliding_window=12, query_pre_attn_scalar=8),
+        "gemma 3": T.Gemma3TextConfig(
+            **some, sliding_window=12, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+        ),
+        "qwen 2": T.Qwen2Config(
+            **some, use_sliding_window=True, sliding_window=12, max_window_layers=1
+        ),
+        "qwen 2, unused window": T.Qwen2Config(**some, sliding_window=12),
+        "cohere 2": T.Cohere2Config(**some, sliding_window=12),
+        "phi 3": T.Phi3Config(**some, sliding_window=12),
+        "gpt-oss": T.GptOssConfig(**some, **moe, sliding_window=12),
+        "gpt neo": T.GPTNeoConfig(
+            **few, hidden_size=32, num_layers=2, num_heads=4, window_size=12,
+            attention_types=[[["global", "local"], 1]], max_position_embeddings=128,
+        ),
+        "bloom": T.BloomConfig(**few, hidden_size=32, n_layer=2, n_head=4),
+        "falcon, ALiBi": T.FalconConfig(
+            **few, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True,
+            max_position_embeddings=128,
+        ),
+        "gemma 4, heads of several sizes": T.Gemma4TextConfig(
+            **some, sliding_window=12, vocab_size_per_layer_input=VOCAB
+        ),
+        "phi 3, frequencies of long rows": T.Phi3Config(
+            **some, original_max_position_embeddings=16,
+            rope_parameters={
+                "rope_type": "longrope", "rope_theta": 10000.0, "factor": 8.0,
+                "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+                "original_max_position_embeddings": 16,
+            },
+        ),
+        "llama 4, scaled by position": T.Llama4TextConfig(
+            **some, **moe, intermediate_size_mlp=48, no_rope_layers=[0, 1, 0], floor_scale=12,
+            attn_scale=1.0, attn_temperature_tuning=True,
+        ),
+        "lfm 2, convolutions": T.Lfm2Config(**some),
+        "mpt": T.MptConfig(vocab_size=VOCAB, d_model=32, n_layers=2, n_heads=4, max_seq_len=128),
+        "mamba": T.MambaConfig(**few, hidden_size=32, num_hidden_layers=2, state_size=8),
+        "mamba 2": T.Mamba2Config(
+            **few, hidden_size=32, num_hidden_layers=2, state_size=8, head_dim=8, num_heads=8,
+            n_groups=1, chunk_size=12,
+        ),
+        "recurrent gemma": T.RecurrentGemmaConfig(
+            **few, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, lru_width=32,
+            intermediate_size=48, attention_window_size=12,
+        ),
+        "bigbird": T.BigBirdConfig(
+            **sizes(), is_decoder=True, attention_type="block_sparse", block_size=4,
+            num_random_blocks=1,
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of kernels that models look for
+def test_long_rows_of_every_attention_are_packed_right_or_refused(world):
+    sample = [make_row(RNG, n, temperature=1.0) for n in (7, 45, 60, 5, 24)]
+    refused, wrong = {}, {}
+    for name, config in local_models().items():
+        torch.manual_seed(0)
+        model = T.AutoModelForCausalLM.from_config(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim >= 2:
+                    parameter.mul_(2.0)  # so that what is attended to matters
+            expected = torch.cat([plain_logprobs(model, row) for row in sample])
+            try:
+                found = Policy(model, world).logprobs(pack_rows(sample))
+            except TrainerError as error:
+                refused[name] = str(error)
+                continue
+        if (gap := float((found - expected).abs().max())) > 1e-4:
+            wrong[name] = gap
+    assert not wrong, (wrong, refused)
+    assert all("cannot be packed" in why for why in refused.values()), refused
+    trained = {"llama 4", "gemma 2", "gemma 3", "qwen 2", "qwen 2, unused window", "cohere 2"}
+    trained |= {"gemma 4, heads of several sizes", "lfm 2, convolutions", "phi 3"}
+    assert not trained & refused.keys(), refused
+    assert "max_tokens_per_microbatch" in refused["phi 3, frequencies of long rows"]
+    assert "max_tokens_per_microbatch" not in refused["mamba"]
+
+
+@pytest.mark.parametrize("budget", [16, 4096])
+def test_a_model_is_refused_for_long_rows_only_where_there_may_be_such(world, budget):
+    config = local_models()["phi 3, frequencies of long rows"]
+    model = T.AutoModelForCausalLM.from_config(config).eval()
+    trainer = TrainerConfig(max_tokens_per_microbatch=budget)
+    if budget == 16:
+        Policy(model, world, trainer=trainer)
+    else:
+        with pytest.raises(TrainerError, match=r"up to 128 tokens.*computes otherwise: 16"):
+            Policy(model, world, trainer=trainer)
 
 
 def test_untied_weights_are_all_in_the_state(tmp_path, world):

@@ -35,6 +35,8 @@ class FakeController(ThreadingHTTPServer):
         self.label = "default"
         self.updates: list[str] = []
         self.checkpoints: list[dict[str, Any]] = []
+        self.failed: list[str] = []
+        self.warned: list[str] = []
         self.failures = 0
         """Times that a swap shall fail yet."""
 
@@ -61,7 +63,7 @@ class FakeController(ThreadingHTTPServer):
 
 
 ROUTES = (
-    *("/ready", "/report", "/current", "/checkpoint", "/failed"),
+    *("/ready", "/report", "/current", "/checkpoint", "/failed", "/warn"),
     *("/publish/begin", "/publish/end"),
 )
 
@@ -91,6 +93,10 @@ class Handler(BaseHTTPRequestHandler):
         match self.path:
             case "/ready":
                 self.server.ready.append(content["rank"])
+            case "/failed":
+                self.server.failed.append(content["why"])
+            case "/warn":
+                self.server.warned.append(content["text"])
             case "/checkpoint":
                 self.server.checkpoints.append(content)
             case "/publish/begin":
