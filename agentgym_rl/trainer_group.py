@@ -71,7 +71,7 @@ async def try_model(
     why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
     answer.unlink()
     if why:
-        raise ConfigError(f"{why}. Nothing was started")
+        raise ConfigError(f"{why} (nothing was started)")
 
 
 @dataclass

@@ -47,7 +47,7 @@ _SMALL = {
 """The largest values of a small model; the heads, and what else attention is made of, stay."""
 
 
-def refusal(config: Config, model_dir: Path) -> str:
+def refusal(config: Config, model_dir: Path, world: World) -> str:
     """Why the model in `model_dir` cannot be trained as configured; empty where it can, as far as
     can be told."""
     try:
@@ -55,13 +55,12 @@ def refusal(config: Config, model_dir: Path) -> str:
         heads = tensor_heads(model_dir).values()
         if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
             return ""
-        with join_world() as world:
-            if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
-                Policy.configured(config, model_dir, world)
-            else:
-                _try_small(model_dir, world)
+        if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+            Policy.configured(config, model_dir, world)
+        else:
+            _try_small(model_dir, world)
     except (ConfigError, TrainerError) as error:
-        return str(error)
+        return f"{error}. Architectures that train are listed in docs/models.md"
     return ""
 
 
@@ -92,7 +91,8 @@ def main(config_file: str, answer_file: str) -> None:
     """Write {"refusal": why, or ""}."""
     config = load_config(Path(config_file))
     torch.set_num_threads(config.trainer.num_threads)
-    answer = {"refusal": refusal(config, model_folder(config))}
+    with join_world() as world:
+        answer = {"refusal": refusal(config, model_folder(config), world)}
     Path(answer_file).write_text(json.dumps(answer), encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -53,6 +54,11 @@ def load_whole(
             **options,
         )
     except _LOAD_ERRORS as error:
+        if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
+            raise ConfigError(
+                f"{folder}: {str(error).split()[0]} of transformers {transformers.__version__} has "
+                "no SDPA attention, which the trainer packs rows with"
+            ) from error
         raise ConfigError(
             f"cannot load a causal language model from {folder}: {error}. Does config.json "
             "describe these weights?"
@@ -99,6 +105,7 @@ class SourceNames:
         self._model = model
         self._kind = type(model)  # FSDP will change the model's own
         own = model.state_dict(keep_vars=True)
+        self._own = frozenset(own)
         first: dict[int, str] = {}
         self._tied = {
             name: known
@@ -146,13 +153,14 @@ class SourceNames:
         return found
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
-        """Undo `of`: the model's tensors by its own names. `source` says where they are from.
+        """Undo `of`: the model's tensors by its own names, which versions of earlier runs have
+        already. `source` says where they are from.
 
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
         """
         kept = {name: tensor for name, tensor in tensors.items() if name not in self._ignored}
-        if not self.converts:
+        if not self.converts or kept.keys() <= self._own:
             return kept
         if odd := _differing(self.shapes, {**self._ignored, **kept}):
             raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
