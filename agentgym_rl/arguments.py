@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config_keys import dotted_keys
 from .errors import ConfigError
-from .flags import make_parser
+from .flags import commands_with, make_parser
 
 if TYPE_CHECKING:
     from .config import Config
@@ -46,7 +46,12 @@ def parse(argv: Sequence[str]) -> Namespace:
             parser.error(f"unknown argument {rest[0]!r} before the command")
         parser.print_help()
         raise SystemExit(2)
-    args.overrides = dotted_keys(rest, commands[args.command], takes_config=hasattr(args, "config"))
+    args.overrides = dotted_keys(
+        rest,
+        commands[args.command],
+        takes_config=hasattr(args, "config"),
+        commands_with=commands_with,
+    )
     return args
 
 
@@ -85,12 +90,13 @@ def _resumed(args: Namespace, overrides: dict[str, Any]) -> Config:
     """
     from .config import load_config
     from .model import resolve_paths
-    from .resumed import check_resumable
+    from .resumed import check_begun_with, check_resumable
     from .run_dir import config_of
 
     if "run" in overrides:
         raise ConfigError("--resume goes on in the run's own folder: leave out --run")
     file = config_of(args.resume, f"--resume {args.resume}")
+    check_begun_with(args.resume)
     config = resolve_paths(load_config(args.config or file, overrides))
     check_resumable(args.resume, config)
     return config

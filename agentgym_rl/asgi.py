@@ -11,6 +11,8 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .errors import ConfigError
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -78,12 +80,21 @@ async def serving(app: App, *, host: str, port: int) -> AsyncIterator[str]:
 
     Port 0 picks a free one. Connections on which no request comes are closed. Leaving the context
     closes all of them within about two seconds.
+
+    Raises:
+        ConfigError: the port is taken or no port, or the host is none of this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only where the protocol is named; without it replies wait 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"cannot listen on {host}, port {port}: {error}; choose a free port (0 picks one) "
+                "and an address of this machine"
+            ) from error
         config = uvicorn.Config(
             app,
             http=_Protocol,

@@ -51,6 +51,8 @@ class BatchShard:
     such rewards has none. Empty: no episode has any."""
     lengths: Sequence[int] = ()
     """Per episode of the batch: its trained tokens."""
+    names: Sequence[str] = ()
+    """Per episode of the batch: its id and environment, for errors. Empty: not known."""
     checkpoint: bool = False
     """Whether what this batch makes is to be saved, beyond `trainer.checkpoint_every`."""
 
@@ -79,7 +81,7 @@ class BatchShard:
 
 _HEAD = (
     *("step", "rewards", "group_ids", "num_trained_tokens", "num_episodes", "weights"),
-    *("turn_returns", "lengths", "checkpoint"),
+    *("turn_returns", "lengths", "names", "checkpoint"),
 )
 
 

@@ -36,6 +36,7 @@ def split_batch(
     rewards = [e.reward for e in episodes]
     group_ids = [groups[g].group_id for g in group_of]
     weights = [groups[g].weight for g in group_of]
+    names = [f"{e.episode_id} of {e.env_id}" if e.env_id else e.episode_id for e in episodes]
     returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
     shards: list[BatchShard] = []
     for held in map(set, balance(sizes, num_ranks)):
@@ -54,6 +55,7 @@ def split_batch(
                 weights=weights,
                 turn_returns=returns if any(returns) else (),
                 lengths=trained,
+                names=names,
                 checkpoint=checkpoint,
             )
         )

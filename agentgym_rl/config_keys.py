@@ -9,7 +9,7 @@ import difflib
 import re
 import textwrap
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
@@ -32,15 +32,21 @@ def key_table() -> str:
 
 
 def dotted_keys(
-    rest: Sequence[str], command: ArgumentParser, *, takes_config: bool
+    rest: Sequence[str],
+    command: ArgumentParser,
+    *,
+    takes_config: bool,
+    commands_with: Callable[[str], list[str]],
 ) -> dict[str, str]:
-    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown."""
+    """`--a.b=c` and `--a.b c` as {"a.b": "c"}; anything else is unknown, and `commands_with` says
+    which other commands have it."""
     found: dict[str, str] = {}
     words = iter(rest)
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
         if not (takes_config and word.startswith("--") and "." in key):
-            command.error(f"unknown argument {word!r}{_near(word, command, takes_config)}")
+            near = _near(word, command, takes_config, commands_with)
+            command.error(f"unknown argument {word!r}{near}")
         if not equals:
             following = next(words, None)
             if following is None:
@@ -50,7 +56,12 @@ def dotted_keys(
     return found
 
 
-def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
+def _near(
+    word: str,
+    command: ArgumentParser,
+    takes_config: bool,
+    commands_with: Callable[[str], list[str]],
+) -> str:
     """ "; did you mean --steps?", or --rollout.max_staleness where its section was left out."""
     name = word.removeprefix("--").partition("=")[0]
     if name == word:
@@ -63,6 +74,12 @@ def _near(word: str, command: ArgumentParser, takes_config: bool) -> str:
     keys = (
         {k: f"{s}.{k}" for s, _, ks in _sections(Config) if s for k in ks} if takes_config else {}
     )
+    plays = command.prog.endswith(" serve") and name in ("env", "agent", "data")
+    ours = name in keys or difflib.get_close_matches(name, flags, cutoff=0.8)
+    others = commands_with(f"--{name}") if plays or not ours else []
+    if others:
+        why = "; programs of yours play the episodes of `arl serve` (docs/serve.md)" * plays
+        return f", which is for {', '.join(f'`arl {other}`' for other in others)}{why}"
     for known in (flags, keys):
         for spelled in (name, name.replace("-", "_")):
             for near in difflib.get_close_matches(spelled, known, n=1, cutoff=0.65):

@@ -7,6 +7,7 @@
     POST /publish/end   {"version", "served": [name], "failed": {name: why}}
     POST /report                      a StepReport, once its version is on every engine; the log
                                       has it when 200 {metric: value}, all there are of the step
+    POST /failed {"why"}              what failed would fail again: the run ends with it
     POST /current {}                  whether these ranks are still the run's
     POST /checkpoint {"step", "folder"}   of the first `step` batches, complete
 
@@ -25,6 +26,7 @@ import msgspec
 from .asgi import Receive, Scope, Send, header, read_body, reply
 from .batch import StepReport
 from .controller import Controller
+from .errors import TrainerError
 
 MAX_REPORT_BYTES = 1_000_000
 
@@ -40,6 +42,10 @@ class _PublishEnd(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     served: list[str]
     failed: dict[str, str]
+
+
+class _Failed(msgspec.Struct, forbid_unknown_fields=True):
+    why: str
 
 
 class _Checkpoint(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,6 +91,9 @@ class ControllerApi:
             case "/checkpoint":
                 done = msgspec.json.decode(body, type=_Checkpoint)
                 await controller.checkpointed(done.step, done.folder)
+            case "/failed":
+                failed = msgspec.json.decode(body, type=_Failed)
+                controller.fail(TrainerError(failed.why))
             case "/current":
                 pass  # the token is known
             case "/ready":

@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
@@ -41,7 +42,7 @@ print(json.dumps(found | {"gpus": [[it.name, it.total_memory] for it in gpus]}))
 """
 
 
-REQUIRED = ("python", "torch", "model", "shared memory", "disk")
+REQUIRED = ("python", "torch", "model", "disk")
 """What `arl train --env math` needs."""
 
 
@@ -122,14 +123,14 @@ def _shared_memory() -> Probe:
     largest = max(map(weights_size, BUNDLED_MODELS.values()))
     needed = largest * _FLOAT32_OVER_BFLOAT16 * _PUBLISHED
     fix = (
-        "in a container: docker run --shm-size=1g. Else set weights.folder to a folder with room "
-        "(slower, as versions go through the disk)"
+        f"runs go through {tempfile.gettempdir()} meanwhile, which is slower. In a container: "
+        "docker run --shm-size=1g; or set weights.folder to a folder with room"
     )
     if not SHARED_MEMORY.is_dir():
-        return Probe("shared memory", False, f"no {SHARED_MEMORY}", fix)
+        return Probe("shared memory", False, f"no {SHARED_MEMORY}", fix, required=False)
     free = shutil.disk_usage(SHARED_MEMORY).free
     detail = f"{_size(free)} free in {SHARED_MEMORY}; the bundled model takes {_size(needed)}"
-    return Probe("shared memory", free >= needed, detail, fix)
+    return Probe("shared memory", free >= needed, detail, fix, required=False)
 
 
 def _disk() -> Probe:

@@ -25,7 +25,7 @@ from .gateway.server import SessionServer
 from .gateway.sessions import Session, SessionRecord
 from .services import NO_SERVICES, Services
 from .task import Task
-from .trajectory import Outcome, Trajectory
+from .trajectory import Outcome, Trajectory, added_reward
 from .transcript import Transcript
 from .wrappers import StepTimeout, within
 
@@ -170,20 +170,15 @@ class EpisodeEnv(Env):
             log.warning("env.close of task %s failed: %r", self._task.id, error)
 
     def _add(self, step: Step) -> None:
-        """Add up what `step` pays and counts. Of rewards their sum is what must be finite: a run
-        can neither record nor learn from another one.
+        """Add up what `step` pays and counts. Of rewards their sum counts too: a run
+        can neither record nor learn from one that overflows.
 
         Raises:
             TypeError, ValueError: it is no step, or has no finite numbers.
         """
         if not isinstance(step, Step):
             raise TypeError(f"env.step must return a Step, got {step!r:.200}")
-        reward = float(self.reward + step.reward)
-        if not math.isfinite(reward):
-            raise ValueError(
-                f"env.step's rewards must add up to a finite number, got {step.reward} after "
-                f"{self.reward}"
-            )
+        reward = added_reward(self.reward, step.reward, what="env.step's reward")
         if metrics := step.info.get("metrics"):
             if not all(map(math.isfinite, metrics.values())):
                 raise ValueError(f"env.step's metrics must be finite, got {metrics}")

@@ -14,12 +14,14 @@ import logging
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from .batch import StepReport
 from .buffer import Group
-from .errors import StorageError
+from .errors import ConfigError, StorageError
 from .group_commit import GroupCommit, Statement, merged
 from .task import Task
 from .trajectory import Trajectory, forks_json
@@ -38,7 +40,7 @@ CREATE TABLE IF NOT EXISTS groups (
 CREATE TABLE IF NOT EXISTS trajectories (
     episode_id TEXT PRIMARY KEY, group_id TEXT NOT NULL REFERENCES groups,
     outcome TEXT NOT NULL, reward REAL NOT NULL, num_turns INTEGER NOT NULL,
-    num_tokens INTEGER NOT NULL, env_id TEXT, forks TEXT, data BLOB NOT NULL);
+    num_tokens INTEGER NOT NULL, env_id TEXT, forks TEXT, data BLOB NOT NULL, crc INTEGER);
 CREATE TABLE IF NOT EXISTS versions (
     version INTEGER PRIMARY KEY, step INTEGER NOT NULL, published_s REAL NOT NULL,
     checkpoint TEXT NOT NULL DEFAULT '');
@@ -60,6 +62,7 @@ _ADDED = (
     ("groups", "members", "TEXT NOT NULL DEFAULT '[]'"),
     ("trajectories", "env_id", "TEXT"),
     ("trajectories", "forks", "TEXT"),
+    ("trajectories", "crc", "INTEGER"),
 )
 """Columns that came later: table, name, type. NULL: the record alone says it."""
 
@@ -73,6 +76,37 @@ _PAGE_BYTES = 16384
 Larger pages than these cost more where few episodes come at once, since a page is written whole."""
 _CHECKPOINT_PAGES = 1024
 """Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
+
+
+def check_log(path: Path, *, from_step: int | None = None) -> None:
+    """Read a log that nobody writes, and see that it is whole; half a second a gigabyte.
+
+    SQLite finds what is wrong with the file's structure and its indices, and says nothing of a byte
+    inside an episode: those are compared with their checksums, all of them, or with `from_step`
+    those that training may still need (waiting, of batches from that step on, or in no group).
+
+    Raises:
+        ConfigError: it is damaged, or no log.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            ((found,),) = db.execute("PRAGMA integrity_check(1)")
+            if found != "ok":
+                raise ValueError(found)
+            columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
+            if "crc" not in columns:  # nothing is there yet, or an earlier version began it
+                return
+            needed = "" if from_step is None else _NEEDED.format(int(from_step))
+            for name, data, crc in db.execute(_CHECKSUMS + needed):
+                if crc is not None and zlib.crc32(data) != crc:
+                    raise ValueError(f"the record of episode {name} is not what was written")
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise ConfigError(f"{path.name} is damaged ({error})") from error
+
+
+_CHECKSUMS = """
+    SELECT episode_id, data, t.crc FROM trajectories t LEFT JOIN groups g USING (group_id)"""
+_NEEDED = " WHERE g.group_id IS NULL OR g.status = 'waiting' OR g.step >= {}"
 
 
 class EpisodeLog:
@@ -310,6 +344,7 @@ def _insert_task(task: Task, index: int) -> Statement:
 def _insert_trajectory(member: Trajectory) -> Statement:
     """Its rows are packed here and stay so: they wait for the trainer, who gets them like that."""
     member.keep_packed()
+    data = member.pack()
     values = (
         member.episode_id,
         member.group_id,
@@ -319,7 +354,8 @@ def _insert_trajectory(member: Trajectory) -> Statement:
         member.num_tokens,
         member.env_id,
         forks_json(member.metrics),
-        member.pack(),
+        data,
+        zlib.crc32(data),
     )
     return _INSERT, values
 
@@ -327,5 +363,5 @@ def _insert_trajectory(member: Trajectory) -> Statement:
 # Named: in logs of earlier versions the columns have another order.
 _INSERT = (
     "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "
-    "env_id, forks, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "env_id, forks, data, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )

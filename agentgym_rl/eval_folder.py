@@ -18,7 +18,7 @@ from typing import Any
 from .asked import Asked
 from .config import Config, EndpointConfig, dump_toml, load_config
 from .config.difference import differences as config_differences
-from .episode_log import EpisodeLog
+from .episode_log import EpisodeLog, check_log
 from .episode_reader import EpisodeReader
 from .errors import ConfigError
 from .model import resolve_paths
@@ -77,6 +77,7 @@ def open_folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (path / MARK).exists():
                 _check_same(path, asked)
+                _check_whole(path)
             else:
                 (path / MODEL).write_text(json.dumps(_identity(asked)) + "\n", encoding="utf-8")
                 part = path / f"{MARK}.part"
@@ -135,7 +136,10 @@ def _check_same(path: Path, asked: Asked) -> None:
             f"--out {path} is the folder of a training run; an evaluation needs one of its own "
             f"(--run {path} evaluates what the run came to)"
         )
-    kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
+    try:
+        kept = tomllib.loads((path / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"{MARK} is damaged ({error})") from error
     different = differences(kept, tomllib.loads(dump_toml(_resolved(asked.config))))
     is_now, was = _identity(asked)["checkpoint"], _read_identity(path)["checkpoint"]
     if is_now != was:
@@ -145,6 +149,19 @@ def _check_same(path: Path, asked: Asked) -> None:
             f"--out {path} holds an evaluation with another configuration: "
             f"{'; '.join(different)}. Name another folder, or ask for the same again"
         )
+
+
+def _check_whole(path: Path) -> None:
+    if not (path / EPISODES).exists():
+        return  # it was killed before it played anything, or is played anew
+    try:
+        check_log(path / EPISODES)
+    except ConfigError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, fault: str) -> ConfigError:
+    return ConfigError(f"--out {path}: {fault}: put it back from a copy, or name another folder")
 
 
 def _foreign(path: Path) -> Iterator[str]:

@@ -64,6 +64,7 @@ class EvalQueue:
         """See what a run that was killed has left. Call it once, before anything else."""
         if not self._is_resumed:
             return
+        self.records.mend()
         for version, record in self.records.read().items():
             ours = self._scheduled and 0 < version < self._steps
             if version > self._step:

@@ -8,12 +8,16 @@ came to an end are in `evaluations.jsonl`, one a line.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
+
+log = logging.getLogger(__name__)
 
 FOLDER = "evaluations"
 LINES = "evaluations.jsonl"
@@ -60,16 +64,32 @@ class EvalRecords:
         """By version; what cannot be read is none."""
         found: list[EvalRecord] = []
         for path in self.folder.glob("step-*.json"):
-            try:
-                found.append(EvalRecord(**json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, TypeError):
-                continue
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                found.append(_record(path))
         return {record.version: record for record in sorted(found, key=lambda r: r.version)}
 
     def write(self, record: EvalRecord) -> None:
         """Put a record in the place of any earlier one of its version."""
         self.folder.mkdir(exist_ok=True)
         _replace(self.folder / f"step-{record.version}.json", json.dumps(asdict(record)) + "\n")
+        self._write_lines()
+
+    def mend(self) -> None:
+        """Write `evaluations.jsonl` anew. A record that cannot be read is removed, with a warning,
+        as is said of one that is gone: its version counts as one that was not evaluated."""
+        for path in self.folder.glob("step-*.json"):
+            try:
+                _record(path)
+            except (OSError, ValueError, TypeError) as error:
+                log.warning("passing over the evaluation in %s, which is damaged: %s", path, error)
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob("step-*/"):
+            if not path.with_suffix(".json").exists():
+                log.warning("the evaluation in %s has lost its record %s.json", path, path.name)
+        if self.folder.exists():
+            self._write_lines()
+
+    def _write_lines(self) -> None:
         ended = [r for r in self.read().values() if r.status != "waiting"]
         _replace(self._lines, "".join(json.dumps(r.line()) + "\n" for r in ended))
 
@@ -77,6 +97,10 @@ class EvalRecords:
         """Remove what was played by other weights of that version."""
         shutil.rmtree(self.episodes(version), ignore_errors=True)
         self.weights(version).unlink(missing_ok=True)
+
+
+def _record(path: Path) -> EvalRecord:
+    return EvalRecord(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,27 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of the choices, with the nearest of them."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
+        what = "command" if action.dest == "command" else "/".join(action.option_strings)
+        self.error(f"unknown {what or action.dest} {value!r}; {hint}")
+
+
+def commands_with(flag: str) -> list[str]:
+    """Return the commands that have `flag`, written with its dashes."""
+    found = []
+    for name, (add_flags, _) in _COMMANDS.items():
+        parser = ArgumentParser(add_help=False)
+        add_flags(parser)
+        if flag in parser._option_string_actions:
+            found.append(name)
+    return found
 
 
 def make_parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:

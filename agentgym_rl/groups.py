@@ -103,14 +103,16 @@ class FinishedGroups:
         if not trajectory.outcome.failed:
             return
         what, error = trajectory.outcome.value, trajectory.error
-        log.warning("episode %s: %s: %s", trajectory.episode_id, what, error)
+        where = f" of {trajectory.env_id}" if trajectory.env_id else ""
+        log.warning("episode %s%s: %s: %s", trajectory.episode_id, where, what, error)
         failed = [t for t in self._recent if t.outcome.failed]
         if len(failed) * 5 > ERROR_WINDOW:
             (common, count), *_ = Counter(t.outcome.value for t in failed).most_common(1)
             last = next(t for t in reversed(failed) if t.outcome.value == common)
             raise TooManyErrors(
                 f"{len(failed)} of the last {len(self._recent)} episodes failed, {count} of them "
-                f"with {common}; the last one:\n{last.error}"
+                f"with {common}; the last one, {last.episode_id}"
+                f"{f' of {last.env_id}' if last.env_id else ''}:\n{last.error}"
             )
 
     def _cause_to_drop(self, members: Sequence[Trajectory]) -> str:

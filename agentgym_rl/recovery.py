@@ -23,6 +23,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from .buffer import Group
@@ -63,21 +64,15 @@ NOTHING = Recovered()
 
 def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) -> Recovered:
     """What the log (`EpisodeLog.begin` has been called) says, besides a checkpoint of `step`
-    batches.
+    batches, all of which the log has (`first_absent`).
 
     Raises:
-        ConfigError: the log lacks a batch that the checkpoint has, or is damaged.
+        ConfigError: the log is damaged.
     """
     with contextlib.closing(sqlite3.connect(log)) as db:
         try:
             steps = db.execute(_LAST, ()).fetchall()
             metrics = {number: json.loads(text) for number, text, _ in steps}
-            absent = [number for number in range(step) if number not in metrics]
-            if absent:
-                raise ConfigError(
-                    f"{log} lacks the batches {absent}, which {checkpoint} was trained on: the "
-                    "folder is not one run's, or its log was put back from an older copy"
-                )
             indices = db.execute("SELECT task_index FROM groups WHERE task_index >= 0")
             return Recovered(
                 step=step,
@@ -91,8 +86,15 @@ def recover(log: Path, *, step: int, checkpoint: Path | None, incarnation: int) 
                 history=[_numbers(metrics[number]) for number in range(step)],
                 parameters={number: found for number, _, found in steps if number >= step},
             )
-        except (sqlite3.Error, ValueError, KeyError) as error:
+        except (sqlite3.Error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{log} cannot be resumed from: {error}") from error
+
+
+def first_absent(log: Path) -> int:
+    """The first batch that the log does not say has become a version."""
+    with contextlib.closing(sqlite3.connect(log)) as db:
+        known = {step for (step,) in db.execute("SELECT DISTINCT step FROM steps")}
+    return next(step for step in count() if step not in known)
 
 
 _LAST = """

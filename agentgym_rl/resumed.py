@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sqlite3
 import tomllib
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from .config import Config, dump_toml
 from .config.difference import differences
-from .episode_log import EpisodeLog
-from .errors import ConfigError
+from .data import CONTENT, content_of, without_end
+from .episode_log import EpisodeLog, check_log
+from .errors import ConfigError, TrainerError
 from .eval_records import EvalRecords
 from .metrics import finite, rewrite_metrics
-from .recovery import NOTHING, Recovered, recover
-from .run_dir import MARK, shown
-from .trainer.manifest import newest_checkpoint, read_manifest
+from .recovery import NOTHING, Recovered, first_absent, recover
+from .run_dir import EPISODES, MARK, TASKS, WARMED_UP, shown
+from .task import Task, TaskSource
+from .trainer.manifest import checksums, list_checkpoints, newest_checkpoint, read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +48,24 @@ FREE = (
 shown. All else decides what is played and learned."""
 
 
+def kept_config(folder: Path) -> dict[str, Any]:
+    """The configuration that the run in `folder` has, as its file says.
+
+    Raises:
+        ConfigError: the file is damaged, or cut short.
+    """
+    try:
+        before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        if cut := {"steps", "model", "rollout", "trainer", "logging"} - before.keys():
+            raise ValueError(f"it has no {', '.join(sorted(cut))}")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {MARK} is damaged ({error}): put it back from a copy, or "
+            "begin a new run"
+        ) from error
+    return before
+
+
 def check_resumable(folder: Path, config: Config) -> None:
     """Refuse a configuration that the run in `folder` cannot go on with.
 
@@ -50,7 +74,7 @@ def check_resumable(folder: Path, config: Config) -> None:
     Raises:
         ConfigError: says what differs.
     """
-    before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+    before = kept_config(folder)
     longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
     free = (*FREE, "steps") if longer else FREE
     different = differences(before, tomllib.loads(dump_toml(config)), free=free)
@@ -64,20 +88,168 @@ def check_resumable(folder: Path, config: Config) -> None:
         )
 
 
-def check_unfinished(folder: Path, config: Config) -> None:
-    """Refuse a run that has nothing left to do.
+def check_begun_with(folder: Path) -> None:
+    """Refuse a run whose own model, that it was warmed up to begin with, is not what it was.
 
     Raises:
-        ConfigError: it has exported the weights of its last batch, and evaluated them.
+        ConfigError: files of it are missing or damaged.
     """
-    newest = newest_checkpoint(folder / "checkpoints")
-    done = read_manifest(newest).step if newest else 0
+    model = Path(kept_config(folder)["model"]["path"])
+    if not model.is_relative_to(folder.resolve()):
+        return
+    was = _told(folder / WARMED_UP).get("checksums", {})
+    faults = [name for name in was or ("config.json",) if not (model / name).is_file()]
+    if not faults:
+        now = checksums(model / name for name in was)
+        faults = [name for name in was if now[name] != was[name]]
+    if faults:
+        raise ConfigError(
+            f"--resume {shown(folder)}: the model that the run began with is damaged: "
+            f"{', '.join(faults)} in {shown(model)} is missing or not what was written: put it "
+            "back from a copy, or begin a new run"
+        )
+
+
+def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path | None:
+    """See that the run in `folder` has what it needs to go on: its newest whole checkpoint (None
+    if it has written none), its log, and the training tasks it had (None: others bring them).
+
+    Raises:
+        ConfigError: something is missing, damaged or changed; or the run has nothing left to do.
+    """
+    try:
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+    except TrainerError as error:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {error}; put one back from a copy, or remove the folder "
+            "checkpoints to train every batch again from the log"
+        ) from error
+    step = read_manifest(checkpoint).step if checkpoint else 0
+    _check_unfinished(folder, config, step)
+    _check_log(folder, step)
+    if tasks is not None:
+        _check_tasks(folder, config, tasks)
+    return checkpoint
+
+
+def _check_unfinished(folder: Path, config: Config, done: int) -> None:
+    """Refuse a run that has exported the weights of its last batch, and evaluated them."""
     last = EvalRecords(folder).read().get(config.steps)
     evaluated = last is None or last.status != "waiting" or not config.eval.num_tasks
     if done >= config.steps and (folder / "export").exists() and evaluated:
         raise ConfigError(
             f"--resume {shown(folder)}: the run is finished, with all its {config.steps} batches"
         )
+
+
+_WRITTEN_LATER = ("metrics.jsonl", TASKS, "phases.jsonl", "tokens", "evaluations", "export")
+"""What no run has before its log says that it began."""
+
+
+def _check_log(folder: Path, step: int) -> None:
+    """Refuse a log that is damaged, or that a run has lost which had one."""
+    log = folder / EPISODES
+    if log.exists():
+        try:
+            check_log(log, from_step=step)
+        except ConfigError as error:
+            raise _log_lost(folder, str(error)) from error
+        if _is_begun(log):
+            return _check_batches(folder, step)
+    later = any((folder / name).exists() for name in _WRITTEN_LATER)
+    if later or list_checkpoints(folder / "checkpoints"):
+        raise _log_lost(folder, f"{EPISODES} is {'empty' if log.exists() else 'missing'}")
+
+
+def _check_batches(folder: Path, step: int) -> None:
+    """Refuse a log that is older than the checkpoint of `step` batches: the end of it was lost, or
+    it was put back from a copy."""
+    absent = first_absent(folder / EPISODES)
+    if absent < step:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {EPISODES} lacks batch {absent}, which the checkpoint "
+            f"step-{step} was trained on: put it back from a newer copy, or remove the checkpoints "
+            f"of more than {absent} batches to go on from before"
+        )
+
+
+def _is_begun(log: Path) -> bool:
+    """Whether a log that is whole says that a run has begun."""
+    with closing(sqlite3.connect(log)) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        return any(
+            table in tables and db.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0]
+            for table in ("incarnations", "groups")  # earlier versions had no incarnations
+        )
+
+
+def _log_lost(folder: Path, fault: str) -> ConfigError:
+    return ConfigError(
+        f"--resume {shown(folder)}: {fault}, and nothing else says which groups were trained: put "
+        f"it back from a copy{_anew(folder)}"
+    )
+
+
+def _anew(folder: Path) -> str:
+    """What else can be done, as the end of a sentence."""
+    if not list_checkpoints(folder / "checkpoints"):
+        return ", or begin a new run"
+    return (
+        f", or begin a new run with its newest weights (arl export --model {shown(folder)} --out "
+        "FOLDER, then arl train --model FOLDER)"
+    )
+
+
+_COMPARED_GROUPS = 200
+_PLAYED = """
+    SELECT g.task_index, t.task_id, t.seed, t.data FROM groups g JOIN tasks t USING (task_id)
+    WHERE g.task_index >= 0 ORDER BY g.rowid DESC LIMIT ?"""
+
+
+def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
+    """Refuse other training tasks than the run had: by the digest of all of them, where their
+    source makes one, and by those that the log has of the newest groups."""
+    was, now = _told(folder / TASKS), tasks.describe()
+    sources = ", ".join(map(str, now.get("sources", ()))) or config.env.id
+    if CONTENT in was and CONTENT in now and was[CONTENT] != now[CONTENT]:
+        before, after = (f"{said.get('tasks_train', '?')} tasks" for said in (was, now))
+        changed = (
+            f"{sources}: then {before} to train on, now {after if after != before else 'others'}"
+        )
+    elif (played := _changed_task(folder / EPISODES, config, tasks)) is not None:
+        changed = f"{sources}: task {played} of its order is another one"
+    else:
+        return
+    raise ConfigError(
+        f"--resume {shown(folder)}: the training data has changed since the run began "
+        f"({changed}), so tasks would be skipped or played twice: put the data back as it was"
+        f"{_anew(folder)}"
+    )
+
+
+def _changed_task(log: Path, config: Config, tasks: TaskSource) -> int | None:
+    """The index of a task that was played, and is another one now."""
+    if not log.exists() or not _is_begun(log):
+        return None
+    endless = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
+    with closing(sqlite3.connect(log)) as db:
+        for index, id, seed, data in db.execute(_PLAYED, (_COMPARED_GROUPS,)):
+            if _identity(endless[index]) != (id, seed, content_of(json.loads(data))):
+                return index
+    return None
+
+
+def _identity(task: Task) -> tuple[str, int, str]:
+    return task.id, task.seed, content_of(json.loads(json.dumps(dict(task.data))))
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """What was written of the tasks; {}: nothing that can be read."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def rewrite_config(folder: Path, config: Config) -> Path:
@@ -87,13 +259,15 @@ def rewrite_config(folder: Path, config: Config) -> Path:
     return beside.replace(folder / MARK)
 
 
-def begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
-    """What there is of the run, and the log and the metrics file brought to where it goes on.
+def begin(
+    config: Config, run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None
+) -> Recovered:
+    """What there is of the run from `checkpoint` on, and the log and the metrics file brought to
+    where it goes on.
 
     Raises:
         ConfigError: see `recover`.
     """
-    checkpoint = newest_checkpoint(run_dir / "checkpoints")
     step = read_manifest(checkpoint).step if checkpoint else 0
     incarnation = episodes.begin(
         step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
@@ -105,9 +279,7 @@ def begin(config: Config, run_dir: Path, episodes: EpisodeLog) -> Recovered:
                 "log does not say enough to go on; begin a new run"
             )
         return NOTHING
-    found = recover(
-        run_dir / "episodes.db", step=step, checkpoint=checkpoint, incarnation=incarnation
-    )
+    found = recover(run_dir / EPISODES, step=step, checkpoint=checkpoint, incarnation=incarnation)
     rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
     log.info(
         "going on from %s: %d batches that were handed out since then are trained from the log, "

@@ -45,6 +45,10 @@ async def train(
 
 
 class _PlayedRun(TrainingRun):
+    @staticmethod
+    def tasks(config: Config) -> TaskSource:
+        return task_source(config, "train", seed=config.seed)
+
     @property
     def title(self) -> str:
         return f"{self.config.env.id} · {self.config.agent.id}"
@@ -96,7 +100,7 @@ class _PlayedRun(TrainingRun):
         )
 
     async def _train(self, producers: asyncio.TaskGroup, player: Player) -> _Producer:
-        tasks = task_source(self.config, "train", seed=self.config.seed)
+        tasks = self.tasks(self.config)
         record_tasks(self.run_dir, tasks)
         async with self._rollout(player, tasks) as rollout:
             await self.wait_trainer()

@@ -19,7 +19,10 @@ from .eval_records import LINES as EVALUATION_LINES
 from .task import TaskSource
 
 MARK = "config.toml"
+EPISODES = "episodes.db"
 TASKS = "tasks.json"
+WARMED_UP = "init/warmup.json"
+"""What the model of `--init sft` was made of."""
 LOCK = "lock"
 """The kernel says whether it is held; in it are the process, and the machine, that had it last."""
 TOLD = "serve.json"
@@ -38,6 +41,8 @@ def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
     """
     text = dump_toml(config)
     for folder in _candidates(config, kind):
+        if _has_run(folder):
+            continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / MARK).open("x", encoding="utf-8") as file:
@@ -57,9 +62,14 @@ def next_run_dir(config: Config, *, kind: str = "") -> Path:
         ConfigError: `config.run` holds a run already.
     """
     for folder in _candidates(config, kind):
-        if not (folder / MARK).exists():
+        if not _has_run(folder):
             return folder
     raise ConfigError(_taken(config))
+
+
+def _has_run(folder: Path) -> bool:
+    """Whether a run began there, even one that has lost its configuration since."""
+    return any((folder / name).exists() for name in (MARK, EPISODES, "checkpoints"))
 
 
 def _taken(config: Config) -> str:
@@ -82,6 +92,11 @@ def config_of(run: Path, said: str) -> Path:
         raise ConfigError(
             f"{said}: no folder {run} here (in {Path.cwd()}); pass the folder of a run"
         )
+    if not (run / MARK).exists() and _has_run(run):
+        raise ConfigError(
+            f"{said}: {MARK} is missing in {run}, where a run began: put it back from a copy, or "
+            "begin a new run in another folder"
+        )
     if not (run / MARK).exists():
         raise ConfigError(
             f"{said}: no {MARK} in {run}, so it is no run folder; pass the folder of a run "
@@ -97,7 +112,7 @@ def release_if_unused(folder: Path) -> None:
     if not any(file.exists() and file.stat().st_size for file in files):
         for name in (
             *(MARK, TASKS, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
-            *("episodes.db", "episodes.db-wal", "episodes.db-shm"),
+            *(EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"),
         ):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)

@@ -107,7 +107,7 @@ def summary(folder: Path) -> RunSummary:
         engine=str(config.get("engine", {}).get("type", "embedded")),
         batches=len(steps),
         batches_planned=planned,
-        reward=_mean(step.get("reward/mean") for step in steps[-LAST:]),
+        reward=recent_reward(steps),
         eval_before=rewards.get(0),
         eval_after=later[-1] if later else None,
         means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
@@ -116,6 +116,12 @@ def summary(folder: Path) -> RunSummary:
         error=error,
         config=config,
     )
+
+
+def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:
+    """The reward of a run wherever it is one number: of training episodes, the mean of its last
+    `LAST` batches, given the metrics of its steps."""
+    return _mean(step.get("reward/mean") for step in steps[-LAST:])
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -5,9 +5,11 @@ A spec needs no registry at the other end: its entry point says where the class 
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Self
 
@@ -91,11 +93,13 @@ class Spec(BaseModel):
             raise self._refused("be made", options, error) from error
 
     def _refused(self, what: str, options: Mapping[str, Any], error: BaseException) -> ConfigError:
-        known = _parameters(self.load())
+        refusing = _refusing(self.load(), error)
+        known = _parameters(refusing)
         takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
+        near = _near(refusing, error, also=_OF_MAKE if self.kind == "env" else ())
         return ConfigError(
             f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
-            f"{type(error).__name__}: {error}{_place(error)}; it takes {takes}"
+            f"{type(error).__name__}: {error}{_place(error)}{near}; it takes {takes}"
         )
 
 
@@ -285,7 +289,32 @@ def _place(error: BaseException) -> str:
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
-def _parameters(cls: type) -> str:
+_UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def _refusing(cls: type, error: BaseException) -> Callable[..., Any]:
+    """Return what did not know a keyword: `cls`, or the class or function its code called."""
+    frames = [*traceback.walk_tb(error.__traceback__)][1:]
+    if (match := _UNEXPECTED.match(str(error))) and frames:
+        found = frames[-1][0].f_globals.get(match[1])
+        return found if callable(found) else cls
+    return cls
+
+
+def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[str]) -> str:
+    """Return "; did you mean level?" where `error` names a keyword that nobody knows."""
+    match = _UNEXPECTED.match(str(error))
+    if not match:
+        return ""
+    try:
+        names = [*inspect.signature(refusing).parameters, *also]
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return ""
+    near = difflib.get_close_matches(match[2], names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _parameters(cls: Callable[..., Any]) -> str:
     """`level=1, max_turns=None`; those without a default are required."""
     try:
         found = inspect.signature(cls).parameters.values()

@@ -16,7 +16,7 @@ from .engine import EngineInfo
 from .engines.vllm.build import check_interrupt, check_sleep, find_build
 from .env import Env, Message, ToolSpec
 from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
-from .errors import ConfigError
+from .errors import ConfigError, SandboxUnavailable
 from .eval_result import EvalResult
 from .evaluate import ON_PROGRESS, Keep, evaluate
 from .gateway.chat import ChatFormat
@@ -48,6 +48,7 @@ class Engines(Protocol):
     async def wait_serving(self) -> None: ...
 
 
+_PROBE_S = 60.0
 SEED_LIMIT = 2**63
 """Task seeds are stored as SQLite integers."""
 
@@ -93,12 +94,39 @@ async def check_parts(config: Config) -> None:
     Raises:
         ConfigError: see `check`.
     """
+    registry.spec(config.sandbox.id, kind="sandbox")
     if (await specimen(config)).needs_sandboxes:
-        registry.make_sandbox(config.sandbox.id, **config.sandbox.options)
+        await _check_sandbox(config)
     registry.make_agent(config.agent.id, **config.agent.options)
     if config.eval.num_tasks:
         _check_tasks(config, "eval")
     check_port(config)
+
+
+async def _check_sandbox(config: Config) -> None:
+    """Refuse a sandbox that does not work on this machine; a Slurm job runs on another one.
+
+    Raises:
+        ConfigError: the backend is unknown, or does not take its options.
+        SandboxUnavailable: it does not work here.
+    """
+    id = config.sandbox.id
+    backend = registry.make_sandbox(id, **config.sandbox.options)
+    if config.cluster.type == "slurm":
+        return
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            report = await backend.probe()
+    except TimeoutError as error:
+        raise SandboxUnavailable(
+            f"sandbox.id {id!r}: its probe did not end within {_PROBE_S:.0f} s; see "
+            f"`arl doctor sandbox --sandbox={id}`"
+        ) from error
+    if not report.ok:
+        raise SandboxUnavailable(
+            f"{config.env.id} runs programs in the sandbox {id!r}, which does not work here:\n"
+            f"{report.complaint()}\nSee `arl doctor sandbox --sandbox={id}`"
+        )
 
 
 def check_port(config: Config) -> None:

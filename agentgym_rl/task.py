@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .errors import EnvError
 from .seeding import derived_number
+
+MAX_WEIGHT = 1e6
+"""Largest weight of a task: beyond it gradients overflow."""
 
 Split = Literal["train", "eval"]
 
@@ -21,7 +24,7 @@ class Task:
     multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
 
     Raises:
-        ValueError: `weight` is negative or not finite.
+        ValueError: `weight` is not from 0 to MAX_WEIGHT.
     """
 
     id: str
@@ -31,8 +34,24 @@ class Task:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.weight < math.inf:
-            raise ValueError(f"weight of task {self.id}: got {self.weight}, expected 0 or more")
+        if not 0 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(
+                f"weight of task {self.id}: got {self.weight}, expected 0 to {MAX_WEIGHT:g}"
+            )
+
+
+def checked_task(value: object) -> Task:
+    """Return `options["task"]` of a `reset`, which has to be a Task.
+
+    Raises:
+        EnvError: it is something else.
+    """
+    if isinstance(value, Task):
+        return value
+    raise EnvError(
+        f"options['task']: got {value!r:.60} ({type(value).__name__}), expected a Task, such as "
+        "agentgym_rl.spec(ID).task_source('train', seed=0)[0]"
+    )
 
 
 class TaskSource(ABC):

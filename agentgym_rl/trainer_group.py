@@ -256,7 +256,7 @@ class TrainerGroup:
         self.controller.revoke()
         for name in self._names:
             await self.processes.end(name)
-        checkpoint = newest_checkpoint(self.run_dir / "checkpoints")
+        checkpoint = await asyncio.to_thread(newest_checkpoint, self.run_dir / "checkpoints")
         step = read_manifest(checkpoint).step if checkpoint else 0
         log.info("starting the trainer again (%d of %d)", self.restarts, limit)
         incarnation = await self.controller.regroup(step, checkpoint)

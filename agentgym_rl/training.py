@@ -39,8 +39,9 @@ from .inspect.progress import Progress
 from .metrics import MetricsFile
 from .model import model_folder, weights_size
 from .recovery import Recovered
-from .resumed import begin, check_unfinished, rewrite_config
-from .run_dir import create_run_dir, file_name, held, release_if_unused
+from .resumed import begin, check_kept, rewrite_config
+from .run_dir import EPISODES, create_run_dir, file_name, held, release_if_unused
+from .task import TaskSource
 from .timeline import PhasesFile
 from .tracking import open_trackers
 from .trainer.retention import Retention, prune
@@ -73,13 +74,15 @@ async def training(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(cluster_of(config))
         if resume is None:
+            checkpoint = None
             run_dir, config_file = create_run_dir(config, kind=kind.folder)
             stack.callback(release_if_unused, run_dir)
             stack.enter_context(held(run_dir))
         else:
             run_dir = resume
             stack.enter_context(held(run_dir))
-            check_unfinished(run_dir, config)
+            tasks = kind.tasks(config)
+            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks)
             config_file = rewrite_config(run_dir, config)
         forks = await stack.enter_async_context(Forks(server)) if server else None
         trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
@@ -93,9 +96,9 @@ async def training(
         weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
         model_dir = model_folder(config)
         weights_dir = stack.enter_context(_weights_folder(config, model_dir, run_dir, weights_name))
-        episodes = EpisodeLog(run_dir / "episodes.db")
+        episodes = EpisodeLog(run_dir / EPISODES)
         stack.callback(episodes.close)
-        recovered = begin(config, run_dir, episodes)
+        recovered = begin(config, run_dir, episodes, checkpoint)
         metrics = MetricsFile(run_dir / "metrics.jsonl")
         stack.callback(metrics.close)
         phases = PhasesFile(run_dir)
@@ -218,6 +221,11 @@ class TrainingRun(ABC):
     """When it was opened, by the monotonic clock: before its model was warmed up, if it was."""
     workers: ElasticWorkers | None = None
     """Who plays, where that is others, once they are being started."""
+
+    @staticmethod
+    def tasks(config: Config) -> TaskSource | None:
+        """What it trains on; None: other programs bring their own tasks."""
+        return None
 
     @property
     @abstractmethod

@@ -221,6 +221,25 @@ def unpack_row(blocks: Mapping[str, Any]) -> Row:
     return Row(**arrays, lineage=int(blocks.get("lineage", 0)))
 
 
+MAX_REWARD = 1e12
+"""Largest reward, up or down: squares and weighted sums of those beyond it overflow in training."""
+
+
+def added_reward(before: float, value: float, *, what: str = "a reward") -> float:
+    """Return `before` and a reward `value` on top of it; errors call the reward `what`.
+
+    Raises:
+        ValueError: the value or the sum is not a finite number within ±MAX_REWARD.
+    """
+    if -MAX_REWARD <= value <= MAX_REWARD and -MAX_REWARD <= before + value <= MAX_REWARD:
+        return float(before + value)
+    after = f" after {before:g}" if before else ""
+    raise ValueError(
+        f"{what} must be finite, and so must the sum, within ±{MAX_REWARD:g}; got "
+        f"{value!s:.40}{after}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Credit:
     """What a session was paid, beside what the environment pays, and which turn follows which."""

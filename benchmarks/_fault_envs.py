@@ -110,13 +110,19 @@ def right(number: int) -> int:
 
 
 class Judged(MathEnv):
-    """Any reply is paid if the verifier pool knows what 6 times 7 is."""
+    """Any reply is paid if the verifier pool knows what 6 times 7 is.
 
-    def __init__(self, **options: Any) -> None:
+    Args:
+        fresh: Ask a fresh worker each time, which has to be forked: those that there are would do
+            without a host. Else workers stay.
+    """
+
+    def __init__(self, *, fresh: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.uses_verifier = True
+        self._fresh = fresh
 
     async def step(self, action: Message) -> Step:
-        # In a fresh worker, which has to be forked: those that there are would do without a host.
-        called = await self._verifier.call("benchmarks._fault_envs:right", 6, fresh=True)
+        target = "benchmarks._fault_envs:right"
+        called = await self._verifier.call(target, 6, fresh=self._fresh)
         return Step([], float(called.value == 42), True, False, {})

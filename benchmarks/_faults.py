@@ -43,26 +43,40 @@ def hosts(words: str, number: signal.Signals, *, below: int = 0) -> Injection:
     """To all of the run's own children that are called so at once, or to their first children."""
 
     def inject(run: FaultyRun) -> None:
-        for pid in run.hosts(words):
-            for _ in range(below):
-                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        for pid in _hosts(run, words, below):
             os.kill(pid, number)
 
     return inject
 
 
-def stutter_hosts(words: str) -> Injection:
+def stutter_hosts(words: str, *, below: int = 0) -> Injection:
     """Mostly stopped, for ten seconds; never for long."""
 
     def inject(run: FaultyRun) -> None:
-        hosts = run.hosts(words)
         for _ in range(10):
+            pids = _hosts(run, words, below)
             for number, seconds in ((signal.SIGSTOP, 0.8), (signal.SIGCONT, 0.2)):
-                for pid in hosts:
-                    os.kill(pid, number)
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):  # it was a worker's last call
+                        os.kill(pid, number)
                 time.sleep(seconds)
 
     return inject
+
+
+def _hosts(run: FaultyRun, words: str, below: int) -> list[int]:
+    """Children of the run that are called so, or, so many generations below them, their first."""
+    found = run.hosts(words)
+    for _ in range(below):
+        children = [Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for pid in found]
+        found = [int(pids[0]) for pids in children if pids]
+    return found
+
+
+def _frozen_and_killed(run: FaultyRun) -> None:
+    """What a fork server that is stopped does not hear of."""
+    hosts(_FORKS, signal.SIGSTOP)(run)
+    os.kill(run.child("engine"), signal.SIGKILL)
 
 
 def logged(inject: Injection, logs: str, words: str) -> Injection:
@@ -159,8 +173,15 @@ ZYGOTE = "local/inside/zygote.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
 _POOL = "agentgym_rl.verifier.inside.zygote"
+_LONG = "--steps=60"
+"""More than are trained while something is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
+_STAY = (*_JUDGED, "--env.options.fresh=false")
+"""Verifier workers that serve many calls."""
 _ANEW = "the verifier pool begins anew"
+_JUDGE = "a verifier worker .* is replaced"
+_FORKS = "agentgym_rl.cluster.fork_server"
+_FORKS_END, _FORKS_STOP = "the fork server .* has ended", "the fork server .* is frozen"
 _MAIN_JOB = (
     *("--trainer.num_ranks=2", "--rollout.groups_per_batch=8", "--rollout.group_size=8"),
     "--trainer.checkpoint_every=20",
@@ -198,7 +219,7 @@ FAULTS: Mapping[str, Fault] = {
     "sandbox host frozen": Fault(
         hosts(ZYGOTE, signal.SIGSTOP, below=1), SLOT, flags=PROGRAMS, always_paid=True
     ),
-    "sandbox host slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
+    "sandbox host slow": Fault(stutter_hosts(ZYGOTE, below=1), flags=PROGRAMS, always_paid=True),
     "program stops itself": Fault(
         _ask_to_stop,
         flags=(*PROGRAMS, *_WORKERS, "--sandbox.options.limits.wall_s=4"),
@@ -210,6 +231,27 @@ FAULTS: Mapping[str, Fault] = {
     "verifier host frozen": Fault(
         hosts(_POOL, signal.SIGSTOP), _ANEW, flags=_JUDGED, always_paid=True
     ),
+    "verifier host slow": Fault(stutter_hosts(_POOL), flags=(*_JUDGED, _LONG), always_paid=True),
+    "verifier worker killed": Fault(
+        hosts(_POOL, signal.SIGKILL, below=1), flags=_STAY, always_paid=True
+    ),
+    "verifier worker frozen": Fault(
+        hosts(_POOL, signal.SIGSTOP, below=1), _JUDGE, flags=_STAY, always_paid=True
+    ),
+    "verifier worker slow": Fault(
+        stutter_hosts(_POOL, below=1), flags=(*_STAY, _LONG), always_paid=True
+    ),
+    "sandbox zygote killed": Fault(
+        hosts(ZYGOTE, signal.SIGKILL), SLOT, flags=PROGRAMS, always_paid=True
+    ),
+    "sandbox zygote frozen": Fault(
+        hosts(ZYGOTE, signal.SIGSTOP), SLOT, flags=PROGRAMS, always_paid=True
+    ),
+    "sandbox zygote slow": Fault(stutter_hosts(ZYGOTE), flags=PROGRAMS, always_paid=True),
+    "fork server killed": Fault(hosts(_FORKS, signal.SIGKILL), _FORKS_END),
+    "fork server frozen": Fault(hosts(_FORKS, signal.SIGSTOP), _FORKS_STOP),
+    "fork server frozen as its engine dies": Fault(_frozen_and_killed, _FORKS_STOP),
+    "fork server slow": Fault(stutter_hosts(_FORKS)),
     "machine loaded": Fault(_load(20.0)),
     "tool never returns": Fault(
         hang, flags=("--env=benchmarks._fault_envs:HangingTool", *HANG), told=True

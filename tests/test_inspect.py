@@ -1,6 +1,7 @@
 """What a person sees of a run."""
 
 import re
+import time
 
 import pytest
 
@@ -28,7 +29,21 @@ def test_plain_lines_fit_80_columns(capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert max(map(len, lines)) <= 80
-    assert re.search(r"step 100/100 +reward 0\.50 +stale 1\.2/2", lines[3])
+    assert re.search(r"step   0   1% +reward 0\.50 +stale 1\.2/2", lines[2])
+    assert re.search(r"step  99 100% +reward 0\.50 +stale 1\.2/2", lines[3])
+
+
+def test_the_time_left_of_a_run_that_goes_on_is_of_its_own_pace(capsys):
+    """Not of the steps that another process trained; none is told before two steps are done, or
+    where the trainer begins again with an earlier step."""
+    progress = make_progress("plain", total_steps=100)
+    for step in (50, 51, 40, 41):
+        progress.step(step, METRICS)
+        time.sleep(0.1)
+    first, second, again, last = capsys.readouterr().err.splitlines()
+    assert "eta" not in first + again
+    assert 4 < float(re.search(r"eta (\d+) s", second)[1]) < 100
+    assert 5 < float(re.search(r"eta (\d+) s", last)[1]) < 100
 
 
 NO_EVALUATION = {
@@ -90,7 +105,7 @@ def test_the_live_view_shows_and_closes(capsys):
     progress.close()
     shown = capsys.readouterr().err
     assert "staleness" in shown
-    assert "step 3 of 3" in shown
+    assert "step 2, 3 of 3 done" in shown
 
 
 def test_none_shows_nothing(capsys):

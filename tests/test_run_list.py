@@ -13,6 +13,7 @@ from agentgym_rl import cli
 from agentgym_rl.config import Config, dump_toml
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.inspect.runs_text import size_text
+from agentgym_rl.inspector.folders import InspectedRun
 from agentgym_rl.run_dir import release_if_unused
 from agentgym_rl.run_list import delete, differing, find_runs, summary
 
@@ -62,9 +63,12 @@ def test_who_only_reads_a_log_does_not_make_its_run_younger(make):
 
 
 def test_states_and_numbers(make):
-    done = summary(make("done", batches=7, steps=7))
+    folder = make("done", batches=7, steps=7)
+    done = summary(folder)
     assert (done.state, done.batches, done.batches_planned) == ("finished", 7, 7)
     assert done.reward == pytest.approx(sum(range(2, 7)) / 50)
+    found = InspectedRun("done", folder).summary()
+    assert (found["reward"], found["steps"]) == (done.reward, done.batches)
     assert done.means["staleness"] == pytest.approx(3.5), "the first batch is left out"
     assert done.means["overlap"] is None
     assert (done.eval_before, done.eval_after) == (None, None)

@@ -36,7 +36,8 @@ READ_AT_IMPORT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 OWN_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 """Of the fork server alone: numpy's library would start its threads at import."""
 INHERITED = "ARL_FORK_SERVER"
-"""Set by whoever has started a fork server for a process already: its socket's descriptor."""
+"""Set by whoever has started a fork server for a process already: its socket's descriptor and its
+process id, "FD:PID"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,9 @@ def _with_fork_server(request: Request) -> Request | None:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
-    if os.fork():
+    if server := os.fork():
         theirs.close()
-        environment = {**request.environment, INHERITED: str(ours.detach())}
+        environment = {**request.environment, INHERITED: f"{ours.detach()}:{server}"}
         return replace(request, environment=environment)
     ours.close()
     die_with_parent(parent)

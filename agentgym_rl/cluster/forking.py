@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -15,12 +16,16 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import IO
 
+from agentgym_rl.vital import LOOK_EVERY_S, Vital
+
 from .fork_server import INHERITED, MESSAGE_BYTES, OWN_ENVIRONMENT, Request
 
 log = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_S = 180.0
 """For a first answer, which waits for the imports: on a busy machine they take a minute."""
+ANSWER_TIMEOUT_S = 30.0
+"""For all others: a fork takes milliseconds."""
 
 
 class ForkedProcess:
@@ -53,12 +58,16 @@ class ForkServer:
         """Of requests, so that what is heard of one is taken for no other one."""
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
 
     def __enter__(self) -> ForkServer:
         self._output = tempfile.TemporaryFile()
         # Who has forked this process may have forked a server beside it.
-        inherited = os.environ.pop(INHERITED, None)
-        self.socket = socket.socket(fileno=int(inherited)) if inherited else self._start()
+        if inherited := os.environ.pop(INHERITED, None):
+            number, self.pid = map(int, inherited.split(":"))
+            self.socket = socket.socket(fileno=number)
+        else:
+            self.socket = self._start()
         self.socket.setblocking(False)
         return self
 
@@ -84,6 +93,7 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        self.pid = self._process.pid
         return ours
 
     @property
@@ -100,14 +110,31 @@ class Forks:
         self._socket = server.socket
         self._answers: dict[int, asyncio.Future[ForkedProcess | str]] = {}
         self._forked: dict[int, ForkedProcess] = {}
+        self._has_answered = False
         self._has_ended = False
+        self._vital = Vital(server.pid, depth=0)  # those below it are watched by whoever needs them
+        self._next_look: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Forks:
         asyncio.get_running_loop().add_reader(self._socket, self._read)
+        self._look()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._end()
+
+    def _look(self) -> None:
+        """Wake the server if somebody has stopped it, now and again and again. It is not killed, as
+        other frozen processes are: all that were forked from it would die with it."""
+        if pid := self._vital.frozen():
+            log.warning(
+                "the fork server (pid %d), which starts the run's processes and hears of their "
+                "end, is frozen: somebody has stopped it (SIGSTOP). It is told to go on (SIGCONT)",
+                pid,
+            )
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._next_look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     async def fork(
         self, argv: Sequence[str], *, environment: Mapping[str, str], output: IO[bytes]
@@ -127,12 +154,13 @@ class Forks:
         )
         answer: asyncio.Future[ForkedProcess | str] = asyncio.get_running_loop().create_future()
         self._answers[request.id] = answer
+        limit_s = ANSWER_TIMEOUT_S if self._has_answered else IMPORT_TIMEOUT_S
         try:
             self._send(request, output)
-            async with asyncio.timeout(IMPORT_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 reply = await answer
         except TimeoutError:
-            reply = f"no answer within {IMPORT_TIMEOUT_S:g} s"
+            reply = f"no answer of the fork server (pid {self._server.pid}) within {limit_s:g} s"
         except OSError as error:
             reply = str(error)
         finally:
@@ -157,8 +185,14 @@ class Forks:
         except OSError:
             message = b""
         if message:
+            self._has_answered = True
             self._receive(**json.loads(message))
         else:
+            log.warning(
+                "the fork server (pid %d) has ended, and with it %d processes that were forked "
+                "from it; others are started without it",
+                *(self._server.pid, len(self._forked)),
+            )
             self._end()
 
     def _receive(
@@ -181,6 +215,8 @@ class Forks:
         if self._has_ended:
             return
         self._has_ended = True
+        if self._next_look is not None:
+            self._next_look.cancel()
         asyncio.get_running_loop().remove_reader(self._socket)
         for answer in self._answers.values():
             if not answer.done():

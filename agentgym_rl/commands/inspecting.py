@@ -62,7 +62,9 @@ def _serve(args: Namespace, places: list[Path]) -> int:
         else:
             print(url)
         sys.stdout.flush()
-        print(f"{_runs(num_runs)}; Ctrl-C ends this", file=sys.stderr, flush=True)
+        where = ", ".join(str(place.resolve()) for place in places)
+        none = f" in {where} yet: those that begin there appear on the page" * (not num_runs)
+        print(f"{_runs(num_runs)}{none}; Ctrl-C ends this", file=sys.stderr, flush=True)
         if args.open:
             import webbrowser
 

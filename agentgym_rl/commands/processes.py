@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import os
@@ -149,9 +150,11 @@ def _benchmark(name: str) -> Any:
     root = Path(__file__).parents[2]
     known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
     if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"no benchmark {name!r} (known: {', '.join(known) or 'none here'}); they come with the "
-            "source checkout"
+            f"no benchmark {name!r}; {hint}(known: {', '.join(known) or 'none here'}); they come "
+            "with the source checkout"
         )
     sys.path.insert(0, str(root))
     return importlib.import_module(f"benchmarks.{name}")

@@ -67,7 +67,7 @@ class Config(Section):
     """A published recipe whose values these are on top of: a name of agentgym_rl/presets."""
     seed: int = Field(default=1, ge=0)
     """Of tasks and sampling."""
-    steps: int = Field(default=40, ge=1)
+    steps: int = Field(default=40, ge=1, le=10**9)
     """Training batches."""
     run: str = ""
     """Run folder (default: runs/<env>-<agent>-<utc time>)."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -95,20 +97,32 @@ def _switch_types(
 
 
 def _literal(model: type[BaseModel], keys: Sequence[str], text: str) -> Any:
+    """The value of `--a.b=text`: TOML where it is TOML; for a key that holds a list, `x,y` is
+    a list, too."""
+    holds = _annotations(model, keys)
+    value = _plain(text)
+    if any(get_origin(kind) is tuple for kind in holds) and not isinstance(value, list):
+        return [_plain(part.strip()) for part in text.split(",") if part.strip()]
+    is_text = any(kind in (str, str | None) for kind in holds)
+    return text if is_text and not isinstance(value, str) else value
+
+
+def _plain(text: str) -> Any:
+    """`text` as TOML, or as it is where it is none."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return text if _holds_text(model, keys) and not isinstance(value, str) else value
 
 
-def _holds_text(model: type[BaseModel], keys: Sequence[str]) -> bool:
+def _annotations(model: type[BaseModel], keys: Sequence[str]) -> list[Any]:
+    """The types that the key may have, one for each type of its section."""
     field = model.model_fields.get(keys[0])
     if field is None:
-        return False
-    if keys[1:]:
-        return any(_holds_text(kind, keys[1:]) for kind in section_types(field))
-    return field.annotation in (str, str | None)
+        return []
+    if not keys[1:]:
+        return [field.annotation]
+    return [kind for it in section_types(field) for kind in _annotations(it, keys[1:])]
 
 
 def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
@@ -120,16 +134,26 @@ def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     values[last] = value
 
 
-def _reject_unknown(model: type[BaseModel], values: Mapping[str, Any], prefix: str) -> None:
+def _reject_unknown(
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    prefix: str,
+    kinds: Sequence[type[BaseModel]] = (),
+) -> None:
+    """Raise ConfigError at the first key that `model` lacks; `kinds` are the section's types."""
     for key, value in values.items():
         field = model.model_fields.get(key)
         if field is None:
             absent = model.absent if issubclass(model, Section) else {}
-            hint = absent.get(key) or _hint(key, model.model_fields, prefix)
+            other = next((kind for kind in kinds if key in kind.model_fields), None)
+            elsewhere = (
+                f"{prefix}type {other.model_fields['type'].default!r} has it" if other else ""
+            )
+            hint = absent.get(key) or elsewhere or _hint(key, model.model_fields, prefix)
             raise ConfigError(f"unknown key {prefix}{key}; {hint}")
         inner = _section_of(field, value)
         if inner is not None:
-            _reject_unknown(inner, value, f"{prefix}{key}.")
+            _reject_unknown(inner, value, f"{prefix}{key}.", kinds=section_types(field))
 
 
 def _hint(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -167,6 +191,11 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
             context = item.get("ctx", {})
             where, got = f"{where}.type", context.get("tag")
             said = f"unknown; allowed: {context.get('expected_tags')}"
+        if item["type"] == "tuple_type":
+            said = f"expected a list, such as [{json.dumps(got)}]"
+        if item["type"] in ("literal_error", "union_tag_invalid") and isinstance(got, str):
+            near = difflib.get_close_matches(got, re.findall(r"'([^']*)'", said), n=1)
+            said += f"; did you mean {near[0]!r}?" if near else ""
         if item["type"] == SECRET:
             lines.append(f"  {where}: {said}")
             continue

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from .section import Section
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
 
 class TrainerConfig(Section):
     """The FSDP2 trainer."""
@@ -43,7 +45,8 @@ class TrainerConfig(Section):
     """Training batches of linear warm-up."""
     learning_rate_floor: float = Field(default=0.1, ge=0, le=1)
     """Final learning rate as a fraction of `learning_rate`."""
-    betas: tuple[float, float] = (0.9, 0.99)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.99)
+    """AdamW's decays of the mean gradient and of its square."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_tokens_per_microbatch: int = Field(default=4096, ge=16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from agentgym_rl.errors import ArlError, ConfigError
 from agentgym_rl.seeding import derived_number
-from agentgym_rl.task import Split, Task
+from agentgym_rl.task import MAX_WEIGHT, Split, Task
 
 from .content import content_of
 from .fields import Row, check_text, shorten
@@ -260,10 +259,11 @@ def weight_of(row: Row, name: str) -> float:
     if value is None:
         return 1.0
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf:
+    if not number or not 0 <= value <= MAX_WEIGHT:
         said = value if number else shorten(value)
         raise RowRefused(
-            f"{name}: got {said}, expected a number from 0 (if it is no weight: weight_field='')"
+            f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
+            "(if it is no weight: weight_field='')"
         )
     return float(value)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from agentgym_rl.trajectory import Credit
+from agentgym_rl.trajectory import Credit, added_reward
 
 from .tree import Root, Sampled
 
@@ -31,22 +30,21 @@ class Credits:
         """Add a reward: of one of `turns`, of one of `roots`, or of the episode.
 
         Raises:
-            ValueError: not a finite number, nothing to pay it to, or two things.
+            ValueError: no such reward (`added_reward`), nothing to pay it to, or two things.
         """
-        if not math.isfinite(value):
-            raise ValueError(f"a reward must be a finite number, got {value}")
         if turn is not None and lineage is not None:
             raise ValueError("a reward is of a turn or of a lineage, not of both")
         if turn is not None:
             if not 0 <= turn < len(turns):
                 raise ValueError(f"turn {turn}: the session has answered {len(turns)} turns")
-            self._turns[turn] += value
+            self._turns[turn] = added_reward(self._turns[turn], value)
         elif lineage is not None:
             if not 0 <= lineage < len(roots):
                 raise ValueError(f"lineage {lineage}: the session has {len(roots)} lineages")
-            self._roots[id(roots[lineage])] += value
+            root = id(roots[lineage])
+            self._roots[root] = added_reward(self._roots[root], value)
         else:
-            self._episode += value
+            self._episode = added_reward(self._episode, value)
 
     def record(self, turns: Sequence[Sampled], roots: Sequence[Root]) -> Credit:
         """The record of them, for the trajectory of a session with these turns and lineages."""

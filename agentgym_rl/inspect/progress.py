@@ -71,7 +71,7 @@ class _Plain:
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
         self._start = time.monotonic()
-        self._first_step: float | None = None
+        self._left = _TimeLeft(total_steps)
         self._said = 0.0
 
     def phase(self, text: str) -> None:
@@ -86,13 +86,12 @@ class _Plain:
         self._say(eval_line(record))
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._first_step = self._first_step or time.monotonic()
-        left = _time_left(self._first_step, step, self._total)
+        left = self._left.after(step)
         overlap = metrics.get("overlap", float("nan"))
         self._say(
-            f"step {step + 1:>3}/{self._total}  reward {metrics['reward/mean']:.2f}"
+            f"step {step:>3} {(step + 1) / self._total:>4.0%}  reward {metrics['reward/mean']:.2f}"
             f"  stale {metrics['staleness/mean']:.1f}/{metrics['staleness/max']:.0f}"
-            f"  tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
+            f" tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
             f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
             f" {left}"
         )
@@ -112,7 +111,7 @@ class _Rich:
     def __init__(self, total_steps: int) -> None:
         self._total = total_steps
         self._start = time.monotonic()
-        self._first_step: float | None = None
+        self._left = _TimeLeft(total_steps)
         self._phase = "starting"
         self._rewards: list[float] = []
         self._metrics: Mapping[str, float] = {}
@@ -132,11 +131,10 @@ class _Rich:
         self._evaluated = eval_line(record)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._first_step = self._first_step or time.monotonic()
         self._rewards.append(metrics["reward/mean"])
         self._metrics = metrics
-        left = _time_left(self._first_step, step, self._total)
-        self._phase = f"step {step + 1} of {self._total}  {left}"
+        done = f"{step + 1} of {self._total} done"
+        self._phase = f"step {step}, {done}  {self._left.after(step)}"
 
     def close(self) -> None:
         self._live.stop()
@@ -173,8 +171,20 @@ def sparkline(values: list[float], *, low: float = 0.0, high: float = 1.0) -> st
     return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
 
 
-def _time_left(first_step: float, step: int, total: int) -> str:
-    """ "eta 12 s", from the pace since the first step finished; nothing at that step itself."""
-    if step == 0:
-        return ""
-    return f"eta {(time.monotonic() - first_step) / step * (total - step - 1):.0f} s"
+class _TimeLeft:
+    """The time a run still takes, from the pace of this process: a run that goes on has trained
+    its first steps at another time."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._first: tuple[int, float] | None = None
+        """The first step that was seen, and when it finished."""
+
+    def after(self, step: int) -> str:
+        """ "eta 12 s"; nothing until there is a pace."""
+        now = time.monotonic()
+        if self._first is None or step <= self._first[0]:
+            self._first = step, now
+            return ""
+        first, began_s = self._first
+        return f"eta {(now - began_s) / (step - first) * (self._total - step - 1):.0f} s"

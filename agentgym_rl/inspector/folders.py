@@ -13,7 +13,7 @@ from agentgym_rl.episode_reader import EpisodeReader
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.eval_records import LINES
 from agentgym_rl.run_dir import MARK, shown
-from agentgym_rl.run_list import is_run, state_of
+from agentgym_rl.run_list import is_run, recent_reward, state_of
 
 from .errors import Refusal, missing
 from .index import EpisodeIndex
@@ -87,7 +87,7 @@ class InspectedRun:
             "steps_planned": int(config.get("steps", 0)),
             "started_s": _changed_s(self.folder / MARK),
             "updated_s": max((at for at in times if at is not None), default=None),
-            "reward": rows[-1].get("reward/mean") if rows else None,
+            "reward": recent_reward(rows),
         }
 
     def _num_episodes(self) -> int:
@@ -113,11 +113,13 @@ class Runs:
     def __init__(self, places: Sequence[Path]) -> None:
         """
         Raises:
-            ConfigError: a place does not exist.
+            ConfigError: a place does not exist, or lies inside a run.
         """
         for place in places:
             if not place.is_dir():
                 raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
+            if (run := _run_around(place)) is not None:
+                raise ConfigError(f"{place} lies inside a run: pass the run, {shown(run)}")
         self._places = [place.resolve() for place in places]
         self._runs: dict[Path, InspectedRun] = {}
         self._turn = threading.Lock()
@@ -151,6 +153,13 @@ class Runs:
         while id in taken:
             id, number = f"{name}~{number}", number + 1
         return id
+
+
+def _run_around(place: Path) -> Path | None:
+    """Return the run whose folder `place` lies in, if it is neither a run nor holds any."""
+    if _inside(place):
+        return None
+    return next((folder for folder in place.resolve().parents if is_run(folder)), None)
 
 
 def _inside(place: Path) -> list[Path]:

@@ -63,8 +63,8 @@ async def inspect_live(
     many runs there are.
 
     Raises:
-        ConfigError: a place does not exist.
-        OSError: the port is taken, or the host is none of this machine's.
+        ConfigError: a place does not exist or lies inside a run, the port is taken, or the host is
+            none of this machine's.
     """
     runs = Runs(places)
     changes, reading = Changes(runs), _Reading()

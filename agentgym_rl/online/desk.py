@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from agentgym_rl.gateway.sessions import Session
 from agentgym_rl.groups import FinishedGroups
 from agentgym_rl.seeding import derived_number, derived_seed
 from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.trajectory import Outcome, Trajectory, added_reward
 
 log = logging.getLogger(__name__)
 
@@ -155,17 +154,15 @@ class Desk:
         (`Session.reward`).
 
         Raises:
-            Refused: it is no finite number, or there is no such turn or lineage.
+            Refused: there is no such reward (`added_reward`), or there is no such turn or lineage.
         """
-        if not math.isfinite(seat.reward + reward):
-            raise Refused(f"reward: got {reward}, expected a finite number")
-        if turn is None and lineage is None:
-            seat.reward += reward
-        else:
-            try:
+        try:
+            if turn is None and lineage is None:
+                seat.reward = added_reward(seat.reward, reward)
+            else:
                 seat.session.reward(reward, turn=turn, lineage=lineage)
-            except ValueError as error:
-                raise Refused(str(error)) from error
+        except ValueError as error:
+            raise Refused(f"session {seat.session.id}: {error}") from error
         seat.num_rewards += 1
 
     async def close(self, seat: Seat, outcome: Outcome, *, error: str = "") -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from agentgym_rl.env import Env, Message
+from agentgym_rl.env import Env, Message, ToolSpec
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.registry import make_sandbox, spec
 from agentgym_rl.specs import EnvSpec
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, Task, TaskSource, checked_task
 from agentgym_rl.wrappers import Record
 
 from .loop_thread import LoopThread
@@ -29,7 +29,8 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
     An action is the text of a reply, or a whole assistant message; an observation is the list of
     new messages. `reset(seed=)` starts the tasks of that seed from the first, `reset()` goes on
     to the next. `options` and further arguments are what `agentgym_rl.make` takes; `sandbox`
-    names the backend for environments that run programs, started with the first `reset`.
+    names the backend for environments that run programs, started with the first `reset`. An
+    environment whose own option is called `id` takes it as `env_id`: `gymnasium.make` has an `id`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -51,6 +52,8 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode: got {render_mode!r}, allowed: ansi")
         found = spec(env) if isinstance(env, str) else env
+        if found.argument == "id" and "env_id" in more:
+            more["id"] = more.pop("env_id")
         self._arl_spec = found.with_options(**{**(options or {}), **more})
         self._env = _recorded(self._arl_spec.make(), render_mode)
         self._split: Split = split
@@ -66,15 +69,26 @@ class SyncGym(gymnasium.Env[list[Message], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """The first messages of the next task, or of `options["task"]`."""
+        """The first messages of the next task, or of `options["task"]`, and `info`, which has
+        `tools`.
+
+        Raises:
+            EnvError: `options["task"]` is no Task, or an option is unknown.
+        """
         super().reset(seed=seed)
         options = dict(options or {})
-        task = options.pop("task", None) or self._next_task(seed)
+        given = options.pop("task", None)
+        task = self._next_task(seed) if given is None else checked_task(given)
         options["task"] = task
         if self._env.needs_sandboxes:
             options.setdefault("sandboxes", self._started())
         messages, info = self._run(self._env.reset(seed=task.seed, options=options))
-        return list(messages), dict(info)
+        return list(messages), {**info, "tools": self.tools}
+
+    @property
+    def tools(self) -> list[ToolSpec]:
+        """The tools that a reply may call, as a request to OpenAI has them."""
+        return list(self._env.tools)
 
     def step(
         self, action: str | Message

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Task
+from agentgym_rl.task import Task, checked_task
 
 from .answers import answer_calls
 from .calls import BadCall, Call, text_of
@@ -123,8 +123,7 @@ class ToolEnv(Env):
         if task is None:
             seed = random.getrandbits(53) if seed is None else seed
             task = type(self).task_source("train", seed=seed, **self.task_options())[0]
-        if not isinstance(task, Task):
-            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+        task = checked_task(task)
         self._playing = False
         self.task, self.random = task, random.Random(task.seed)
         self._tool_calls = self._tool_errors = self._begun = 0

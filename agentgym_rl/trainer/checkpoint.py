@@ -8,7 +8,6 @@ answered: what a checkpoint covers is in the run's log.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
 import os
 import shutil
@@ -16,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +39,7 @@ from .critic import Critic
 from .manifest import (
     MANIFEST,
     Manifest,
+    checksums,
     lineage_after,
     list_checkpoints,
     read_manifest,
@@ -189,9 +189,14 @@ class Checkpoints:
         writing.reported.wait(self._timeout_s)
         if writing.abandoned or not writing.reported.is_set():
             return
-        head = {**asdict(writing.manifest), "metrics": writing.metrics}
-        head["files"] = {item.name: item.stat().st_size for item in sorted(beside.iterdir())}
-        _write_durably(beside / MANIFEST, json.dumps(head, indent=2))
+        items = sorted(beside.iterdir())
+        manifest = replace(
+            writing.manifest,
+            metrics=writing.metrics,
+            files={item.name: item.stat().st_size for item in items},
+            checksums=checksums(items),
+        )
+        _write_durably(beside / MANIFEST, manifest.sealed())
         try:
             self._before_complete()
         except TrainerError as error:

@@ -119,6 +119,12 @@ class ControllerClient:
         with contextlib.suppress(RunEnding, TrainerError):
             self._post_json("/checkpoint", {"step": step, "folder": str(folder)})
 
+    def failed(self, why: str) -> None:
+        """Tell the controller that the run must end: what failed would fail again. One that is
+        gone has no use for it."""
+        with contextlib.suppress(RunEnding, TrainerError):
+            self._post_json("/failed", {"why": why})
+
     def ready(self, rank: int) -> None:
         """Tell the controller that this rank has loaded its model."""
         self._post_json("/ready", {"rank": rank})

@@ -23,6 +23,7 @@ from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter
+from .manifest import check_whole
 from .optim import make_optimizer
 from .policy import Policy
 from .world import join_world
@@ -94,8 +95,9 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, model_dir: Path, config
     """Write `folder` from a checkpoint of any number of ranks; `model_dir` as the run began.
 
     Raises:
-        TrainerError: no complete checkpoint there, or one of another model.
+        TrainerError: no whole checkpoint there, or one of another model.
     """
+    check_whole(checkpoint)
     with join_world() as world:
         policy = Policy.load(model_dir, world, lora=config.lora)
         optimizer = make_optimizer(policy.model.parameters(), config.trainer)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
+from agentgym_rl.errors import ArlError
 from agentgym_rl.model import resolve_model
 
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
@@ -198,7 +199,12 @@ class _Trainer:
         if config.cluster.colocated:
             with phases.phase("onload"):
                 self._offload.back()
-        metrics = self._stepper.train(shard, phases, on_tokens=self._tokens.of(step))
+        try:
+            metrics = self._stepper.train(shard, phases, on_tokens=self._tokens.of(step))
+        except ArlError as error:
+            # Other ranks would fail of the same batch in the same way.
+            self._client.failed(f"batch {step} cannot be trained: {error}")
+            raise
         others: dict[str, list[tuple[str, float, float]]] = {}
         with phases.phase("weight_sync"):
             self._state = self._policy.trained_state()

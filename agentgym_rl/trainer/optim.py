@@ -13,8 +13,16 @@ from agentgym_rl.config import TrainerConfig
 from agentgym_rl.errors import TrainerError
 
 
+class GradientError(TrainerError):
+    """A gradient is not finite."""
+
+
 def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) -> torch.optim.AdamW:
     """AdamW, fused where torch has it; weight decay on matrices only (not norms and biases).
+
+    Its state is there from the start, at step 0 and for every parameter: what a checkpoint has
+    then depends neither on whether a step was taken before it nor on which parameters had gradients
+    (torch would take a step of nothing to have a state to save, and Adam count it).
 
     Loshchilov & Hutter 2019 (https://arxiv.org/abs/1711.05101).
     """
@@ -24,12 +32,19 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: TrainerConfig) ->
         {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
     ]
     fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in params)
-    return torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         betas=config.betas,
         fused=fused,
     )
+    for p in params:
+        optimizer.state[p] = {
+            "step": torch.zeros((), device=p.device if fused else "cpu"),
+            "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+            "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+        }
+    return optimizer
 
 
 def learning_rate(
@@ -63,11 +78,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
     """Scale gradients so that their global norm is at most `max_norm`; the norm before that.
 
-    Collective. Raises TrainerError when the norm is not finite: such a step would destroy the
+    Collective. Raises GradientError when the norm is not finite: such a step would destroy the
     weights.
     """
     norm = nn.utils.clip_grad_norm_(parameters, max_norm)
     value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     if not math.isfinite(value):
-        raise TrainerError(f"gradient norm is {value}: the weights were left as they were")
+        raise GradientError(f"gradient norm is {value}: the weights were left as they were")
     return value

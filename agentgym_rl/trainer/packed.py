@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from agentgym_rl.algo.packing import PackedRows
@@ -127,6 +128,11 @@ class PackedModel:
     def trained_state(self) -> dict[str, Tensor]:
         """What there is to know of the model beside the folder it was loaded from, as engines get
         it: the adapter (weights/adapter.py) if there is one, or else `full_state`. Collective."""
+        # A forward without a backward leaves parameters gathered, in memory that the next gathering
+        # or checkpoint frees: what is handed out must be the shards, or made of them.
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
         parameters = self.model.named_parameters()
         if self.adapter is not None:
             state = self._whole({name: p for name, p in parameters if p.requires_grad})

@@ -27,7 +27,7 @@ from agentgym_rl.errors import TrainerError
 from .critic import Critic, Judged
 from .objective import Objective, make_objective
 from .offload import Offload
-from .optim import clip_gradients, learning_rate, set_learning_rate
+from .optim import GradientError, clip_gradients, learning_rate, set_learning_rate
 from .packed import PackedModel
 from .passes import accumulate, frozen_pass
 from .phases import Phases
@@ -120,6 +120,8 @@ class Stepper:
         else:
             advantages = judged.advantages + tokens.turn_returns
             advantages = advantages * _task_weights(shard, tokens)
+        if not bool(torch.isfinite(advantages).all()):
+            raise TrainerError(f"an advantage is not finite: {_largest(shard, tokens, advantages)}")
         if on_tokens is not None:
             on_tokens(tokens, proximal, advantages)
         objective = make_objective(
@@ -128,11 +130,16 @@ class Stepper:
         tally_weights(tally, objective.behavior)
         rate = learning_rate(self._trainer, shard.step, num_steps=self._num_steps)
         set_learning_rate(self.optimizer, rate)
-        if self.critic is None or not self.critic.warms_up(shard.step):
-            self._minibatches(tokens, objective, tally, phases)
-        if self.critic is not None and judged is not None:
-            with phases.phase("critic"):
-                self.critic.train(tokens, judged, objective.weights, step=shard.step, tally=tally)
+        try:
+            if self.critic is None or not self.critic.warms_up(shard.step):
+                self._minibatches(tokens, objective, tally, phases)
+            if self.critic is not None and judged is not None:
+                with phases.phase("critic"):
+                    self.critic.train(
+                        tokens, judged, objective.weights, step=shard.step, tally=tally
+                    )
+        except GradientError as error:
+            raise TrainerError(f"{error}; {_largest(shard, tokens, advantages)}") from error
         usage.tally(tally, phases)
         metrics = Tally.merged(self.policy.world.gather(tally.parts())).values()
         return {**_WITHOUT_A_LOSS, **metrics, "lr": rate}
@@ -264,6 +271,21 @@ class Stepper:
         if entropies is not None:
             loss = loss - algo.entropy_coef * (tokens.weights * entropies).sum()
         return loss
+
+
+def _largest(shard: BatchShard, tokens: ShardTokens, advantages: Tensor) -> str:
+    """Whose advantage is the largest of this rank's, and what can be done if it overflowed."""
+    if not len(advantages):
+        return "no token of this rank trains"
+    size = torch.nan_to_num(advantages.abs(), nan=torch.inf)
+    at = int(size.argmax())
+    episode = int(tokens.episodes[at])
+    name = shard.names[episode] if shard.names else f"number {episode} of the batch"
+    return (
+        f"the largest advantage on this rank is {float(advantages[at]):g}, of episode {name}, "
+        f"whose reward is {shard.rewards[episode]:g}. If that overflows, bound the environment's "
+        "rewards or set algo.reward.clip; if it is small, lower trainer.learning_rate"
+    )
 
 
 def _task_weights(shard: BatchShard, tokens: ShardTokens) -> Tensor:

@@ -130,7 +130,8 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
     if num_episodes != len(shard.group_ids):
         raise TrainerError(f"{num_episodes} rewards but {len(shard.group_ids)} group ids")
     if not np.isfinite(np.asarray(shard.rewards, np.float64)).all():
-        raise TrainerError(f"batch {shard.step} has a reward that is not finite")
+        bad = _first_bad(shard, shard.rewards)
+        raise TrainerError(f"batch {shard.step} has a reward that is not finite: {bad}")
     if shard.turn_returns and len(shard.turn_returns) != num_episodes:
         raise TrainerError(
             f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes"
@@ -138,7 +139,10 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
     if shard.lengths and len(shard.lengths) != num_episodes:
         raise TrainerError(f"{num_episodes} rewards but {len(shard.lengths)} lengths of episodes")
     if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in shard.turn_returns):
-        raise TrainerError(f"batch {shard.step} has a turn's return that is not finite")
+        sums = [float(np.sum(np.abs(returns))) for returns in shard.turn_returns]
+        raise TrainerError(
+            f"batch {shard.step} has a turn's return that is not finite: {_first_bad(shard, sums)}"
+        )
     for item in (item for part in shard.minibatches for item in part):
         if not 0 <= item.episode < num_episodes:
             raise TrainerError(f"row of episode {item.episode}, batch has {num_episodes}")
@@ -152,3 +156,10 @@ def _check(shard: BatchShard, vocab_size: int) -> None:
             raise TrainerError(
                 f"a row has turn {item.row.turn_ids.max()}, its episode {len(returns)} turns"
             )
+
+
+def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
+    """The first of the batch's episodes whose value is not finite, and the value."""
+    index = int(np.flatnonzero(~np.isfinite(np.asarray(values, np.float64)))[0])
+    name = shard.names[index] if shard.names else f"number {index} of the batch"
+    return f"{values[index]} of episode {name}"

@@ -141,13 +141,20 @@ class Crew:
         self._replace_zygote(how, words, blameless=code in _FROM_OUTSIDE)
 
     def _look(self) -> None:
-        """A frozen zygote makes no workers; those that there are would do for a while."""
+        """A frozen zygote makes no workers; those that there are would do for a while. A frozen
+        worker holds up its call, and is as good as dead."""
         self._next_look = self._loop.call_later(LOOK_EVERY_S, self._look)
         if self._retry is None and self._zygote.frozen():
             words = self._zygote.last_words()
             self._zygote.kill()
             how = "the process that forks the workers was frozen: somebody had stopped it (SIGSTOP)"
             self._replace_zygote(how, words, blameless=True)
+        for worker in [w for w in self._workers.values() if w.frozen()]:
+            how = "it was frozen: somebody had stopped it (SIGSTOP)"
+            log.warning("a verifier worker (pid %d) is replaced: %s", worker.pid, how)
+            self._ended(worker)
+            self.retire(worker)
+            self._on_lost(worker, how, True)
 
     def _import_late(self, limit_s: float) -> None:
         if self._retry is not None:  # there is none to import anything, and one is on its way

@@ -9,6 +9,8 @@ import signal
 import socket
 from collections.abc import Callable
 
+from agentgym_rl.vital import Vital
+
 from . import wire
 
 _CHUNK = 1 << 16
@@ -40,6 +42,7 @@ class Worker:
         """Its stream has come to an end: it is dead, or about to be."""
         self.why = ""
         """It was ended for what it said."""
+        self._vital = Vital(pid, depth=0)
         self._stream = stream
         self._pidfd = pidfd
         self._max_bytes = max_bytes
@@ -112,6 +115,10 @@ class Worker:
         self.deafen()
         self.kill()
         self._on_end(self)
+
+    def frozen(self) -> bool:
+        """Whether it is, by now: somebody has stopped it. To be asked again and again."""
+        return self._vital.frozen() is not None
 
     def deafen(self) -> None:
         """No more callbacks. Idempotent."""

@@ -23,7 +23,9 @@ from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.inspect.progress import Progress
 from agentgym_rl.model import model_folder, model_name
 from agentgym_rl.process import ProcessSpec, free_port
+from agentgym_rl.run_dir import WARMED_UP
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
+from agentgym_rl.trainer.manifest import checksums
 from agentgym_rl.trajectory import Row
 
 from .data import token_rows, write_rows
@@ -95,9 +97,10 @@ def _record(config: Config, run_dir: Path, rows: Sequence[Row]) -> None:
         "data_hash": blake2b(data.read_bytes(), digest_size=16).hexdigest(),
         "rows": len(rows),
         "tokens": sum(row.num_trained for row in rows),
+        "checksums": checksums(sorted((run_dir / MODEL).iterdir())),
     }
     text = json.dumps(about, indent=2) + "\n"
-    (run_dir / FOLDER / "warmup.json").write_text(text, encoding="utf-8")
+    (run_dir / WARMED_UP).write_text(text, encoding="utf-8")
 
 
 async def _follow(
@@ -121,7 +124,7 @@ async def _follow(
             )
         if steps and now - shown > _SHOW_S:
             shown, step = now, json.loads(steps[-1])
-            done = f"step {step['step'] + 1}/{step['steps']}"
+            done = f"{step['step'] + 1} of {step['steps']} steps"
             progress.phase(f"warming up: {done}, loss {step['loss']:.3f}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentgym_rl.env import Message, Step
+from agentgym_rl.trajectory import added_reward
 
 from .wrapper import Wrapper
 
@@ -54,8 +55,9 @@ def checked_step(result: Any) -> Step:
         ) from error
     if not isinstance(observation, list) or not _are_messages(observation):
         raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
-    if not math.isfinite(reward) or (metrics and not all(map(math.isfinite, metrics.values()))):
-        raise ValueError(f"env.step's reward and metrics must be finite, got {reward}, {metrics}")
+    added_reward(0.0, reward, what="env.step's reward")
+    if metrics and not all(map(math.isfinite, metrics.values())):
+        raise ValueError(f"env.step's metrics must be finite, got {metrics}")
     if metrics:
         info = {**info, "metrics": metrics}
     elif (

@@ -155,6 +155,32 @@ def test_a_killed_server_takes_its_children_along_and_the_next_is_executed(tmp_p
     assert "SIGKILL" in died
     assert parent == os.getpid()
     assert "the fork server has ended" in caplog.text
+    assert "and with it 1 processes that were forked from it" in caplog.text
+
+
+def test_a_frozen_server_is_named_and_woken(tmp_path, child, caplog):
+    """Its children go on, their ends are heard of, and others are forked."""
+
+    async def run() -> tuple[int, str, float, bool]:
+        async with processes(tmp_path / "logs") as started:
+            await started.start(child(SLEEP))
+            pid = started.pid("child")
+            server = parent_of(pid)
+            os.kill(server, signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL)
+            begun = time.monotonic()
+            died = await started.ended("child")
+            took_s = time.monotonic() - begun
+            os.kill(server, signal.SIGSTOP)
+            await started.start(child(SLEEP))
+            return server, str(died), took_s, parent_of(started.pid("child")) == server
+
+    server, died, took_s, is_forked = asyncio.run(run())
+    assert f"the fork server (pid {server})" in caplog.text
+    assert "SIGSTOP" in caplog.text
+    assert "child was killed by SIGKILL" in died
+    assert took_s < 30  # the limits of a wait are far above it
+    assert is_forked
 
 
 def test_forked_children_die_with_a_killed_controller(tmp_path, child):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from agentgym_rl.data import Rows, RowTask, row_tasks
 from agentgym_rl.data.hub import commit_of
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.task import Task
 
 from .rows_kit import asked, choose, choose_several, write
 
@@ -45,6 +47,9 @@ def test_weights_are_the_rows_own_unless_told_otherwise(tmp_path):
     assert weights() == [1.0, 2.0]
     assert weights(weight_field="mass") == [0.5, 1.0]
     assert weights(weight_field="") == [1.0, 1.0]
+    for weight in (-1, 1e308, math.inf):
+        with pytest.raises(ValueError, match=r"expected 0 to 1e\+06"):
+            Task("t", 0, weight=weight)
 
 
 class Fickle:

@@ -72,3 +72,14 @@ def next_trainer(run: Run, before: int) -> int:
                 return pid
         time.sleep(0.05)
     raise AssertionError(run.wait(5)[2])
+
+
+def test_a_gradient_that_overflows_ends_the_run_and_names_the_episode(start):
+    overflow = ("--algo.reward.scale=1e45", "--algo.scale=none", "--algo.baseline=none")
+    run = start(*SMALL, *overflow, "--steps=4", "--eval.num_tasks=0")
+    code, _, err = run.wait(60)
+    assert code == 1, err
+    assert "arl: batch" in err, err
+    assert "gradient norm is" in err, err
+    assert "of math, whose reward is 1" in err, err
+    assert "starting the trainer again" not in err

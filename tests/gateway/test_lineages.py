@@ -126,6 +126,9 @@ def test_unpaid_sessions_have_no_returns_and_know_their_edges(scene, words):
     ("value", "where", "match"),
     [
         (float("nan"), {}, "finite"),
+        (1e308, {}, "within ±1e"),
+        (-float("inf"), {"lineage": 0}, "within ±1e"),
+        (10**400, {"turn": 0}, "within ±1e"),
         (1.0, {"turn": 3}, "3 turns"),
         (1.0, {"turn": -1}, "turn -1"),
         (1.0, {"turn": "chatcmpl-e1-0"}, "no answered turn"),

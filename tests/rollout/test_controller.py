@@ -14,6 +14,7 @@ from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
 from agentgym_rl.controller import Controller
 from agentgym_rl.controller_api import ControllerApi
 from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.errors import TrainerError
 from agentgym_rl.metrics import MetricsFile, read_metrics
 from agentgym_rl.task import Task
 from agentgym_rl.timeline.phases import PhasesFile, read_phases
@@ -232,6 +233,17 @@ def test_rank_0_is_asked_to_publish_again_for_an_engine_that_came_back(tmp_path)
             return [asked.status, (await s.http.get("/batch/0?rank=0")).status]
 
     assert asyncio.run(play()) == [205, 410]
+
+
+def test_a_batch_that_cannot_be_trained_ends_the_run_and_no_rank_begins_again(tmp_path):
+    async def play() -> None:
+        async with served(tmp_path) as s:
+            assert (await s.http.post("/failed", json={"why": "batch 0: inf"})).status == 200
+            assert (await s.http.post("/failed", json={"why": "so say I"})).status == 200
+            with pytest.raises(TrainerError, match="batch 0: inf"):
+                await s.controller.watch()
+
+    asyncio.run(play())
 
 
 def test_ranks_that_are_replaced_count_no_more_and_their_batches_come_again(tmp_path, group):

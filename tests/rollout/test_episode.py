@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 
 import numpy as np
 import pytest
@@ -254,10 +255,16 @@ def test_what_a_run_cannot_record_is_the_environments_failure(step):
         adding_up(Spoilt(step), 1)
 
 
-def test_rewards_whose_sum_is_not_finite_are_the_environments_failure():
-    much = Step([], 1e308, False, False, {})
-    with pytest.raises(EnvError, match="add up to a finite number, got 1e\\+308 after 1e\\+308"):
-        adding_up(Spoilt(much), 2)
+def test_rewards_that_overflow_are_the_environments_failure():
+    for reward, steps, said in (
+        (1e308, 1, "got 1e\\+308"),
+        (-2e12, 1, "got -2000000000000"),
+        (math.nan, 1, "got nan"),
+        (6e11, 2, "got 600000000000.0 after 6e\\+11"),
+    ):
+        with pytest.raises(EnvError, match=f"within ±1e\\+12; {said}"):
+            adding_up(Spoilt(Step([], reward, False, False, {})), steps)
+    assert adding_up(Spoilt(Step([], 4e11, False, False, {})), 2).reward == 8e11
 
 
 def test_numpy_numbers_of_wrappers_become_plain_ones():

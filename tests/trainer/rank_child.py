@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from trainer_samples import make_items, make_shards, reproducible
@@ -92,6 +93,25 @@ def train(stepper: Stepper, step: int) -> dict[str, float]:
     return reproducible(metrics)
 
 
+def pass_by(stepper: Stepper, step: int, *, masked: bool = False) -> dict[str, float]:
+    """Train a batch that teaches nothing: its rewards are equal, or (`masked`) no token trains.
+
+    The version is looked at, as engines are given it: torch cannot free what numpy has seen.
+    """
+    world = stepper.policy.world
+    items, rewards, groups = make_items(num_groups=3, step=step)
+    if masked:
+        items = [
+            replace(it, row=replace(it.row, loss_mask=np.zeros(len(it.row), np.bool_)))
+            for it in items
+        ]
+    shards = make_shards(items, [1.0] * len(rewards), groups, step=step, num_ranks=world.size)
+    metrics = stepper.train(shards[world.rank], Phases())
+    for tensor in stepper.policy.trained_state().values():
+        tensor.numpy()
+    return reproducible(metrics)
+
+
 def train_preset(model_dir: Path, world: World, name: str) -> list[dict[str, float]]:
     """Two steps of a preset: in the second, policy and reference differ."""
     stepper = make_stepper(model_dir, world, load_config(None, {"preset": name}).algo)
@@ -140,6 +160,15 @@ def main(model_dir: Path, out: Path, rank: int) -> None:
         options = {name: train_critic(model_dir, world, its) for name, its in OPTIONS.items()}
         options["bfloat16"] = train_critic(model_dir, world, {}, bfloat16=True)
         (out / f"options-{rank}.json").write_text(json.dumps(options))
+        for name, lora in (("all", None), ("adapter", LoraConfig(rank=4, alpha=8))):
+            idle = make_stepper(model_dir, world, lora=lora)
+            pass_by(idle, 0)
+            how: Any = {"step": 1, "config_hash": "h", "keep": 1}
+            save_checkpoint(out / f"idle-{name}", idle.policy, idle.optimizer, **how)
+            train(idle, 1)
+            pass_by(idle, 2, masked=True)
+            how["step"] = 3
+            save_checkpoint(out / f"idle-{name}", idle.policy, idle.optimizer, **how)
         metrics, stepper = train_lora(model_dir, world)
         (out / f"lora-{rank}.json").write_text(json.dumps(metrics))
         adapter = stepper.policy.trained_state()

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from rank_child import make_stepper, train
+from rank_child import ALGO, make_stepper, pass_by, train
 from trainer_samples import make_row, plain_logprobs, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.config import Config
+from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.eval_records import EvalRecord, EvalRecords
 from agentgym_rl.trainer.checkpoint import (
@@ -49,6 +49,35 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tiny_model, world, tmp_path):
         assert train(resumed, step) == train(straight, step)
     expected = straight.policy.full_state()
     assert all(torch.equal(t, expected[n]) for n, t in resumed.policy.full_state().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["all weights", "an adapter", "a critic"])
+def test_batches_without_signal_change_nothing_but_the_step(tiny_model, world, tmp_path, kind):
+    """Whether a checkpoint was written after them, and whether a run resumed from it, included."""
+    lora = LoraConfig(rank=4, alpha=8) if kind == "an adapter" else None
+    algo = load_config(None, {"preset": "ppo-critic"}).algo if kind == "a critic" else ALGO
+
+    def made():
+        return make_stepper(tiny_model, world, algo, lora=lora)
+
+    straight, saved, resumed = made(), made(), made()
+    for masked in (False, True):
+        pass_by(straight, 0, masked=masked)
+        pass_by(saved, 0, masked=masked)
+        version = saved.policy.trained_state()
+        before = fingerprint(version)
+        path = save_checkpoint(
+            tmp_path, saved.policy, saved.optimizer,
+            step=1, config_hash="", keep=1, critic=saved.critic,
+        )  # fmt: skip
+        assert fingerprint(version) == before  # what an engine that comes back would be given
+    load_checkpoint(path, resumed.policy, resumed.optimizer, critic=resumed.critic)
+    for step in (1, 2):
+        expected = train(straight, step)
+        assert train(saved, step) == expected
+        assert train(resumed, step) == expected
+    assert fingerprint(saved.policy.trained_state()) == fingerprint(straight.policy.trained_state())
 
 
 def test_the_newest_are_kept_and_nothing_half_written(tiny_model, world, tmp_path):
@@ -100,6 +129,40 @@ def test_a_checkpoint_appears_once_its_batch_is_reported(tiny_model, world, tmp_
     checkpoints.begin(2)
     checkpoints.close()  # it never appears: its batch was not reported
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-1"]
+
+
+def test_a_checkpoint_damaged_inside_is_passed_over(tiny_model, world, tmp_path, caplog):
+    stepper = make_stepper(tiny_model, world)
+    older, newer = (save(tmp_path, stepper, step) for step in (1, 2))
+    assert newest_checkpoint(tmp_path) == newer
+    for file in sorted(newer.iterdir()):
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        at = whole.find(b"2") if file.suffix == ".json" else len(whole) // 2
+        changed[at] ^= 1  # JSON stays JSON: the step is another one
+        file.write_bytes(bytes(changed))
+        caplog.clear()
+        assert newest_checkpoint(tmp_path) == older, file.name
+        assert f"{file.name} is not what was written" in caplog.text
+        file.write_bytes(whole)
+    assert newest_checkpoint(tmp_path) == newer
+    for path in (older, newer):
+        (file,) = path.glob("*.distcp")
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(TrainerError, match=r"no checkpoint in .* is whole \(.*step-2.*step-1.*\)"):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_its_sizes_alone(tiny_model, world, tmp_path):
+    path = save(tmp_path, make_stepper(tiny_model, world), 1)
+    head = json.loads((path / "manifest.json").read_text())
+    del head["checksums"], head["checksum"]
+    (path / "manifest.json").write_text(json.dumps(head))
+    assert newest_checkpoint(tmp_path) == path
+    (file,) = path.glob("*.distcp")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(TrainerError, match="no checkpoint in"):
+        newest_checkpoint(tmp_path)
 
 
 def test_ranks_that_were_replaced_complete_no_checkpoint(tiny_model, world, tmp_path, caplog):

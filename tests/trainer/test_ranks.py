@@ -19,7 +19,7 @@ from rank_child import (
     train_preset,
 )
 
-from agentgym_rl.config import preset_names
+from agentgym_rl.config import LoraConfig, preset_names
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 
@@ -115,6 +115,20 @@ def test_two_ranks_with_an_adapter_equal_one(tiny_model, two_ranks, world):
     _, resumed = train_lora(tiny_model, world)
     load_checkpoint(two_ranks / "lora" / "step-2", resumed.policy, resumed.optimizer)
     assert all(torch.equal(t, adapter[n]) for n, t in resumed.policy.trained_state().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "lora"), [("all", None), ("adapter", LoraConfig(rank=4, alpha=8))]
+)
+def test_two_ranks_save_what_batches_without_signal_left(tiny_model, two_ranks, world, name, lora):
+    expected, resumed = (make_stepper(tiny_model, world, lora=lora) for _ in range(2))
+    train(expected, 1)
+    load_checkpoint(two_ranks / f"idle-{name}" / "step-3", resumed.policy, resumed.optimizer)
+    found = resumed.policy.trained_state()
+    for key, tensor in expected.policy.trained_state().items():
+        torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-7)
+    assert {float(its["step"]) for its in resumed.optimizer.state.values()} == {2.0}
 
 
 @pytest.mark.slow

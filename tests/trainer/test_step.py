@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -405,7 +406,17 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights(tiny_model, worl
     stepper = make_stepper(tiny_model, world, algo=algo, dtype=torch.float32)
     before = weights_of(stepper)
     items, rewards, groups = make_items()
-    (shard,) = make_shards(items, [1e300 * reward for reward in rewards], groups)
-    with pytest.raises(TrainerError, match="gradient norm is"):
-        stepper.train(shard, Phases())
+    rewards[4] = -1e300
+    (shard,) = make_shards(items, rewards, groups)
+    names = [f"g{i} of dice" for i in range(len(rewards))]
+    with pytest.raises(TrainerError, match=r"gradient norm is .* of episode g4 of dice, whose"):
+        stepper.train(replace(shard, names=names), Phases())
+    rewards[3] = rewards[4] = 1.7e308
+    (shard,) = make_shards(items, rewards, groups)
+    with pytest.raises(TrainerError, match=r"not finite: the largest .* of episode g[345] of dice"):
+        stepper.train(replace(shard, names=names), Phases())
+    returns = [[0.0, 0.0]] * 7 + [[math.nan, 0.0]] + [[0.0, 0.0]] * 4
+    bad = replace(shard, names=names, rewards=[0.0] * 12, turn_returns=returns)
+    with pytest.raises(TrainerError, match="turn's return that is not finite: nan of episode g7"):
+        stepper.train(bad, Phases())
     assert torch.equal(weights_of(stepper), before)

@@ -61,7 +61,7 @@ class FakeController(ThreadingHTTPServer):
 
 
 ROUTES = (
-    *("/ready", "/report", "/current", "/checkpoint"),
+    *("/ready", "/report", "/current", "/checkpoint", "/failed"),
     *("/publish/begin", "/publish/end"),
 )
 

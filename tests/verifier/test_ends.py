@@ -147,6 +147,21 @@ def test_a_frozen_zygote_is_replaced_before_anybody_needs_it(caplog):
     assert "the process that forks the workers was frozen" in caplog.text
 
 
+def test_a_frozen_worker_is_replaced_and_its_call_tried_again(caplog):
+    async def main():
+        async with VerifierPool(1, timeout_s=60.0) as pool:
+            pid = (await pool.call("judges:pid")).value
+            async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                call = tasks.create_task(pool.call("judges:sleep", 0.5))
+                await asyncio.sleep(0.1)
+                os.kill(pid, signal.SIGSTOP)
+            return pid, call.result()
+
+    pid, called = asyncio.run(main())
+    assert (called.status, called.attempts) == ("done", 2)
+    assert f"a verifier worker (pid {pid}) is replaced: it was frozen" in caplog.text
+
+
 def test_zygotes_that_keep_dying_are_an_error():
     async def main():
         async with VerifierPool(1) as pool:

@@ -176,7 +176,7 @@ SPOILT = {
             "entry_point": f"{TransformReward.__module__}:TransformReward",
             "kwargs": {"function": f"{__name__}:nan"},
         },
-        "finite, got nan",
+        "got nan",
     ),
     "step": (f"{__name__}:Untupled", "env.step must return .* got None"),
     "reset": (f"{__name__}:Unasked", "env.reset must return .* got None"),

@@ -10,7 +10,7 @@ from typing import Any
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError, SandboxError
 from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, Task, TaskSource, checked_task
 from agentgym_rl.tool_env import text_of
 
 from .extract import MAX_PROGRAM_CHARS, last_program
@@ -149,8 +149,7 @@ class CodeEnv(Env):
         return {"task_id": self._task.id, "metrics": metrics}
 
     def _problem_of(self, task: object) -> Problem:
-        if not isinstance(task, Task):
-            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+        task = checked_task(task)
         try:
             if task.data.get("kind") == "row":
                 return Problem.from_json(task.data["problem"])

@@ -13,9 +13,9 @@ import gymnasium
 
 from agentgym_rl.data import derived_number
 from agentgym_rl.env import Message, Step
-from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.errors import ConfigError
 from agentgym_rl.sync_env import Executor, SyncEnv
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, TaskSource, checked_task
 from agentgym_rl.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of
@@ -104,9 +104,7 @@ class GymnasiumEnv(SyncEnv):
         theirs = dict(options or {})
         task = theirs.pop("task", None)
         if task is not None:
-            if not isinstance(task, Task):
-                raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
-            seed = task.seed
+            seed = checked_task(task).seed
         observation, info = self._env.reset(seed=seed, options=theirs or None)
         if seed is not None:  # by another number than the environment's own chance
             self._chance.seed(derived_number(f"{seed}/no action"))

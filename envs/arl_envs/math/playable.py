@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Task
+from agentgym_rl.task import checked_task
 
 from .answers import Kind, read_number
 from .checker import check_gold
@@ -20,8 +20,7 @@ def check_task(task: object, options: Options) -> None:
     Raises:
         EnvError: `task` is none that an environment with these options can play.
     """
-    if not isinstance(task, Task):
-        raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+    task = checked_task(task)
     data = task.data
     level = data.get("level", options.level)
     if level != options.level:

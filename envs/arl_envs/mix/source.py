@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from agentgym_rl.data import CONTENT, content_of, without_end
 from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import Split, Task, TaskSource, length_of
+from agentgym_rl.task import Split, Task, TaskSource, checked_task, length_of
 
 from .members import Member
 from .order import Order
@@ -90,8 +90,7 @@ def opened(task: object) -> tuple[str, Task]:
     Raises:
         EnvError: it is no task of a mix.
     """
-    if not isinstance(task, Task):
-        raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+    task = checked_task(task)
     match task.data:
         case {"env": str(name), "id": str(id), "data": dict(data)}:
             return name, replace(task, id=id, data=data)

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.task import SeededTasks, Split, Task
+from agentgym_rl.task import SeededTasks, Split, Task, checked_task
 from agentgym_rl.tool_env import listed, reply_to, text_of
 from agentgym_rl.verifier import Called, VerifierHandle
 
@@ -213,8 +213,7 @@ class ReasoningGymEnv(Env):
         return score, "ok" if score >= RIGHT else "wrong", ""
 
     def _check(self, task: object) -> None:
-        if not isinstance(task, Task):
-            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+        task = checked_task(task)
         dataset = task.data.get("dataset", self._dataset)
         if dataset != self._dataset:
             raise EnvError(f"task {task.id} is of {dataset}, not {self._dataset}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.task import Split, Task, TaskSource, checked_task
 from agentgym_rl.tool_env import text_of
 
 from .options import Options
@@ -61,8 +61,7 @@ class RewardEnv(Env):
         if task is None:
             tasks = prompt_tasks("train", self._options, seed=0)
             task = tasks[(self._random.getrandbits(48) if seed is None else seed) % len(tasks)]
-        if not isinstance(task, Task):
-            raise EnvError(f"options['task']: got {type(task).__name__}, expected a Task")
+        task = checked_task(task)
         try:
             messages, self._row = task_parts(task.data)
         except ValueError as error:

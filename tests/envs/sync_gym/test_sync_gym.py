@@ -246,3 +246,44 @@ def test_the_spaces_contain_what_they_sample():
     assert np.int64(3) not in env.action_space
     assert [{"role": "user"}] in env.observation_space
     env.close()
+
+
+def test_tools_are_reachable():
+    env = gymnasium.make("agentgym_rl:arl/math-v0")
+    _, info = env.reset(seed=1)
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator"]
+    assert env.unwrapped.tools == info["tools"]
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "given", [{"env_id": "FrozenLake-v1"}, {"options": {"id": "CliffWalking-v1"}}]
+)
+def test_the_id_of_an_inner_environment_can_be_given(given):
+    env = gymnasium.make("agentgym_rl:arl/gymnasium-v0", **given)
+    messages, _ = env.reset(seed=1)
+    assert "reply" in messages[0]["content"].lower()
+    env.close()
+
+
+@pytest.mark.parametrize("task", [1, 0, {}, "math-1"])
+def test_a_task_that_is_none_is_refused(task):
+    env = gymnasium.make(MATH)
+    with pytest.raises(EnvError, match="expected a Task, such as"):
+        env.reset(options={"task": task})
+    env.close()
+
+
+def test_statistics_are_left_to_gymnasiums_wrapper():
+    env = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(MATH))
+    env.reset(seed=1)
+    *_, info = env.step("hello")
+    assert info["episode"]["l"] == 1
+    env.close()
+
+
+@pytest.mark.slow
+def test_an_environment_that_nobody_closes_ends_in_silence():
+    code = 'import gymnasium; gymnasium.make("agentgym_rl:arl/tools-v0").reset(seed=1)'
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,5 @@
-"""Equality that takes algebra: math-verify's, between expressions that this package has read.
+"""Equality that takes algebra: of numbers `exact` decides; where there are variables, math-verify
+must say so, and `exact` must not find a place where it is not so.
 
 To be called in a process that can be killed: an answer may take for ever, or all the memory.
 math-verify's own time limits are signals, so they are switched off.
@@ -13,6 +14,7 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, simplify
 
+from .exact import Unknown, agree, equal
 from .expression import Node, symbols
 from .latex import write
 from .literal import Undecided, literal_leaf, literal_relation
@@ -21,9 +23,6 @@ from .reading import read
 from .shapes import Relation
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of no time limit; there is one
-
-_DIGITS = 40
-"""Of numbers that have to be worked out to be compared: no approximation has as many."""
 
 
 class GoldUnreadable(ValueError):
@@ -53,12 +52,16 @@ def _leaf(gold: Node, answer: Node) -> bool:
 
 
 def _equal(gold: Node, answer: Node) -> bool:
+    if not symbols(gold):
+        with suppress(Unknown):
+            return equal(gold, answer)
+        return False  # not shown to be equal
+    if not agree(gold, answer):
+        return False
     ours, theirs = _sympy(gold), _sympy(answer)
     if ours is None:
         raise GoldUnreadable(write(gold))
-    return theirs is not None and verify(
-        ours, theirs, float_rounding=_DIGITS, numeric_precision=_DIGITS, timeout_seconds=None
-    )
+    return theirs is not None and verify(ours, theirs, timeout_seconds=None)
 
 
 def _relation(gold: Relation, answer: Relation) -> bool:

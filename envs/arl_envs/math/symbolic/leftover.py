@@ -46,11 +46,19 @@ def leftover(node: Node) -> frozenset[str]:
     return frozenset(found)
 
 
+def allowed(node: Node) -> frozenset[str]:
+    """What an answer may leave where `node` is right: binomials are quotients of factorials."""
+    found = leftover(node)
+    if "binomial" in found:
+        found |= {"factorial", "power", "arithmetic"}
+    return found | {"binomial"} if "factorial" in found else found
+
+
 def _is_power_of_number(node: Node) -> bool:
     base, exponent = node.args
     fixed = numeral(exponent)
-    if fixed is None or fixed.value.denominator != 1 or symbols(base):
-        return False
+    if fixed is None or fixed.value.denominator != 1 or fixed.value == -1 or symbols(base):
+        return False  # x^{-1} is another way to write 1/x
     return not (base.op == "constant" and base.name in ("e", "pi"))
 
 

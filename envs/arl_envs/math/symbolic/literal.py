@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .expression import Node, numeral, symbols
-from .leftover import leftover
+from .leftover import allowed, leftover
 from .matching import Matcher
 from .numeric import differ
 from .shapes import Relation, Shape
@@ -28,7 +28,7 @@ def literal_leaf(gold: Node, answer: Node) -> bool:
     ours, theirs = numeral(gold), numeral(answer)
     if ours is not None:
         return theirs is not None and theirs.proper and theirs.value == ours.value
-    if not leftover(answer) <= leftover(gold) or not symbols(answer) <= symbols(gold):
+    if not leftover(answer) <= allowed(gold) or not symbols(answer) <= symbols(gold):
         return False
     if differ(gold, answer):
         return False

@@ -11,7 +11,7 @@ from .expression import Node, symbols
 
 _LARGEST_FACTORIAL = 150
 _POINTS = 3
-_TINY, _HUGE = 1e-9, 1e100
+_NEAR, _HUGE = 1e-9, 1e300
 
 
 def differ(one: Node, other: Node) -> bool:
@@ -53,13 +53,13 @@ def agree(one: Trace, other: Trace) -> bool:
 def proportional(one: Trace, other: Trace) -> bool:
     """Whether the first values are the second ones times a number, wherever both are known."""
     pairs = zip(one, other, strict=True)
-    ratios = [a / b for a, b in pairs if a is not None and b is not None and abs(b) > _TINY]
+    ratios = [a / b for a, b in pairs if a is not None and b]
     return len(ratios) > 1 and all(_close(ratio, ratios[0]) for ratio in ratios)
 
 
 def _close(a: complex, b: complex) -> bool:
     scale = max(abs(a), abs(b))
-    return scale > _TINY and abs(a - b) <= _TINY * scale
+    return scale > 0 and abs(a - b) <= _NEAR * scale
 
 
 def _value(node: Node, place: Mapping[str, float]) -> complex | None:
@@ -95,7 +95,7 @@ def evaluate(node: Node, place: Mapping[str, float]) -> complex:
         case "constant":
             return {"pi": math.pi, "e": math.e, "i": 1j, "infty": math.inf}[node.name]
         case "sum":
-            return sum(args)
+            return _total(args)
         case "negative":
             return -args[0]
         case "product":
@@ -110,6 +110,18 @@ def evaluate(node: Node, place: Mapping[str, float]) -> complex:
             return _call(node.name, args)
         case _:
             return _real(node.op, args)
+
+
+def _total(args: list[complex]) -> complex:
+    total, largest = sum(args), max(map(abs, args))
+    if abs(total) < 1e-6 * largest and not all(_is_counted(arg) for arg in args):
+        raise ValueError("all digits that floats have cancel")
+    return total
+
+
+def _is_counted(arg: complex) -> bool:
+    """Whether it is a whole number that floats hold."""
+    return arg.imag == 0 and abs(arg.real) < 2**52 and arg.real.is_integer()
 
 
 def _root(radicand: complex, degree: complex) -> complex:

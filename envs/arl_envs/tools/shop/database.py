@@ -34,7 +34,10 @@ class Database:
     """One world. `image`: what `image()` of another gave; without it the tables are empty."""
 
     def __init__(self, image: bytes | None = None) -> None:
-        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        # Used by one thread at a time; garbage is collected in whichever thread it is.
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False
+        )
         self._connection.deserialize(_empty() if image is None else image)
         self.changed: set[Row] = set()
         """What `run` ever made another, put back or not."""
