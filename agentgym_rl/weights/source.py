@@ -44,7 +44,7 @@ def load_whole(
     disable_progress_bar()
     options = {"attn_implementation": attention} if attention else {}
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             device_map=device_map,
@@ -53,6 +53,7 @@ def load_whole(
             output_loading_info=True,
             **options,
         )
+        model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
     except _LOAD_ERRORS as error:
         if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
             raise ConfigError(
