@@ -228,11 +228,20 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def template_files(folder: Path) -> dict[str, Path]:
+    """The chat templates that a model folder has in files, by name."""
+    single = folder / "chat_template.jinja"
+    others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    found = {file.stem: file for file in others}
+    return {"default": single, **found} if single.is_file() else found
+
+
 def tokenizer_hash(folder: Path) -> str:
     """A hash of the tokenizer and chat template; equal on engine and gateway, or they disagree."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        file = folder / name
+    others = [file for name, file in template_files(folder).items() if name != "default"]
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    for file in (*(folder / name for name in names), *others):
         digest.update(file.read_bytes() if file.exists() else b"")
         digest.update(b"\0")
     return digest.hexdigest()

@@ -51,6 +51,7 @@ def load_whole(
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
             **options,
         )
         model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
@@ -71,7 +72,7 @@ def load_whole(
         ("unexpected_keys", f"has tensors that {kind} does not know, and would lose"),
         ("error_msgs", f"cannot be loaded as {kind}"),
     ):
-        if odd := sorted(map(str, found[key])):
+        if odd := sorted(_shown(it) for it in found[key]):
             raise ConfigError(f"{folder} {what}: {_some(odd)}")
     return model, SourceNames(model, folder)
 
@@ -223,6 +224,14 @@ def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str,
     for file, members in groupby(wanted, key=lambda name: heads[name].file):
         with safe_open(file, framework="pt") as opened:
             yield ((name, opened.get_tensor(name)) for name in members)
+
+
+def _shown(found: Any) -> str:
+    """A name, or a name with the shapes of file and model."""
+    if not isinstance(found, tuple):
+        return str(found)
+    name, file, model = found
+    return f"{name} is {tuple(file)}, not {tuple(model)}"
 
 
 def _some(odd: Sequence[str]) -> str:
