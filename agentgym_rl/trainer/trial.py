@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.errors import ConfigError, TrainerError
-from agentgym_rl.model import model_folder, tensor_heads
+from agentgym_rl.model import model_folder, reference_folder, tensor_heads
 from agentgym_rl.weights.source import load_whole
 
 from .policy import Policy
@@ -48,20 +48,27 @@ _SMALL = {
 
 
 def refusal(config: Config, model_dir: Path, world: World) -> str:
-    """Why the model in `model_dir` cannot be trained as configured; empty where it can, as far as
-    can be told."""
+    """Why the model in `model_dir` cannot be trained as configured, or the reference model not be
+    used; empty where they can, as far as can be told."""
     try:
-        load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
-        heads = tensor_heads(model_dir).values()
-        if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
-            return ""
-        if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
-            Policy.configured(config, model_dir, world)
-        else:
-            _try_small(model_dir, world)
+        _try(model_dir, config, world)
+        if reference := reference_folder(config):
+            plain = config.model_copy(update={"lora": LoraConfig()})
+            _try(reference, plain, world)
     except (ConfigError, TrainerError) as error:
         return f"{error}. Architectures that train are listed in docs/models.md"
     return ""
+
+
+def _try(model_dir: Path, config: Config, world: World) -> None:
+    load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+    if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
+        return
+    heads = tensor_heads(model_dir).values()
+    if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+        Policy.configured(config, model_dir, world)
+    else:
+        _try_small(model_dir, world)
 
 
 def _try_small(model_dir: Path, world: World) -> None:
