@@ -2,8 +2,8 @@
 
     python scripts/architectures.py [NAME ...]
 
-A line says whether the trainer packs its rows, whether weights come back under the names of the
-folder after a training step's change, and how the embedded engine decodes it; or why it is refused.
+A line says whether the trainer takes it (it packs rows, takes a step, and exports tensors with the
+names of the folder) and how the embedded engine decodes it; or why it is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.config import Config, EmbeddedEngineConfig
+from agentgym_rl.config import Config, EmbeddedEngineConfig, TrainerConfig
 from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.errors import ArlError
+from agentgym_rl.errors import ArlError, TrainerError
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trainer.export import export_model
+from agentgym_rl.trainer.optim import make_optimizer
+from agentgym_rl.trainer.packed import probe
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.trial import refusal
 from agentgym_rl.trainer.world import World, join_world
@@ -173,9 +175,7 @@ def tried(name: str, folder: Path, world: World) -> tuple[str, str]:
     if why:
         return f"refused: {why}", ""
     policy = Policy.load(folder, world)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.add_(1e-3)
+    _step(policy)
     state = policy.full_state()
     out = folder / "export"
     export_model(out, state, model_dir=folder, names=policy.names)
@@ -186,6 +186,21 @@ def tried(name: str, folder: Path, world: World) -> tuple[str, str]:
     loaded = load_model(folder, EmbeddedEngineConfig(max_model_len=128, max_num_seqs=4))
     loaded.layout.check(state, device=torch.device("cpu"), source="a version")
     return f"trains{', names given back' if converted else ''}", loaded.decoder.name
+
+
+def _step(policy: Policy) -> None:
+    """Make the tokens of a few rows likelier, as a training step would."""
+    optimizer = make_optimizer(policy.model.parameters(), TrainerConfig())
+    packed = probe(policy.world.device)
+    before = policy.scores(packed).logprobs.mean()
+    (-before).backward()
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
+    optimizer.step()
+    with torch.no_grad():
+        after = policy.scores(packed).logprobs.mean()
+    if not after > before:
+        raise TrainerError(f"a step took the mean log-prob from {before:.3f} to {after:.3f}")
 
 
 def main(names: list[str]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -56,11 +55,6 @@ def load_whole(
         )
         model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
     except _LOAD_ERRORS as error:
-        if attention == "sdpa" and "scaled_dot_product_attention" in str(error):
-            raise ConfigError(
-                f"{folder}: {str(error).split()[0]} of transformers {transformers.__version__} has "
-                "no SDPA attention, which the trainer packs rows with"
-            ) from error
         raise ConfigError(
             f"cannot load a causal language model from {folder}: {error}. Does config.json "
             "describe these weights?"
