@@ -45,12 +45,12 @@ def load_whole(
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
+            ignore_mismatched_sizes=True,  # they are named below
             dtype=dtype,
             device_map=device_map,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
             **options,
         )
         model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
