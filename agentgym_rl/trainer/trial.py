@@ -82,7 +82,7 @@ def _try_small(model_dir: Path, world: World) -> None:
                 setattr(text, name, most)
         for name in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type"):
             kinds = getattr(text, name, None)
-            if isinstance(kinds, list):
+            if isinstance(kinds, list) and len(kinds) > text.num_hidden_layers:
                 setattr(text, name, kinds[: text.num_hidden_layers])
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(text, name, None)
