@@ -28,11 +28,13 @@ environments (docs/tiny-model.md)."""
 BUNDLED = BUNDLED_MODELS["bundled/math"]
 
 _WARMED_UP = {
+    "math": "bundled/math",
     "tools": "bundled/tools",
     "gymnasium:FrozenLake": "bundled/frozenlake",
     "code": "bundled/code",
 }
-"""By environment id without versions; `bundled` means the first one everywhere else."""
+"""By environment id without versions; `bundled` means the first one, with a warning, everywhere
+else."""
 _VERSION = re.compile(r"-v\d+(?=:|$)")
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -44,6 +46,17 @@ def model_folder(config: Config) -> Path:
         ConfigError: see `resolve_model`.
     """
     return resolve_model(model_name(config), revision=config.model.revision)
+
+
+def reference_folder(config: Config) -> Path | None:
+    """Return the folder of the frozen model that `algo.kl` stays close to, if there is one and it
+    is not the model that the run begins with.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    kl = config.algo.kl
+    return resolve_model(kl.reference) if kl.coef and kl.reference != "initial" else None
 
 
 def resolve_model(path: str, *, revision: str | None = None) -> Path:
@@ -96,7 +109,18 @@ def resolve_paths(config: Config) -> Config:
     if kl.reference not in ("", "initial"):
         kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
     algo = config.algo.model_copy(update={"kl": kl})
-    model = config.model.model_copy(update={"path": _absolute(model_name(config))})
+    name = model_name(config)
+    if config.model.path == "bundled" and _family(config) not in _WARMED_UP:
+        log.warning(
+            "no bundled model was made for the environment %s: it gets %s, which knows word "
+            "problems of one environment and no other words, and will hardly learn anything here. "
+            "Name a model that knows English (--model FOLDER), or teach this one first "
+            "(--init sft); --model %s says that it is meant",
+            config.env.id,
+            name,
+            name,
+        )
+    model = config.model.model_copy(update={"path": _absolute(name)})
     return config.model_copy(update={"model": model, "algo": algo})
 
 
@@ -126,7 +150,12 @@ def model_name(config: Config) -> str:
     """`model.path`; instead of `bundled`, the one that was warmed up for the environment."""
     if config.model.path != "bundled":
         return config.model.path
-    return _WARMED_UP.get(_VERSION.sub("", config.env.id), "bundled/math")
+    return _WARMED_UP.get(_family(config), "bundled/math")
+
+
+def _family(config: Config) -> str:
+    """The environment's id without its version."""
+    return _VERSION.sub("", config.env.id)
 
 
 def weights_size(folder: Path) -> int:
@@ -251,11 +280,20 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
+def template_files(folder: Path) -> dict[str, Path]:
+    """The chat templates that a model folder has in files, by name."""
+    single = folder / "chat_template.jinja"
+    others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    found = {file.stem: file for file in others}
+    return {"default": single, **found} if single.is_file() else found
+
+
 def tokenizer_hash(folder: Path) -> str:
     """A hash of the tokenizer and chat template; equal on engine and gateway, or they disagree."""
     digest = hashlib.blake2b(digest_size=16)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        file = folder / name
+    others = [file for name, file in template_files(folder).items() if name != "default"]
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    for file in (*(folder / name for name in names), *others):
         digest.update(file.read_bytes() if file.exists() else b"")
         digest.update(b"\0")
     return digest.hexdigest()

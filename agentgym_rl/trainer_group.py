@@ -32,7 +32,7 @@ from .episode_log import EpisodeLog
 from .errors import ConfigError, ProcessDied
 from .eval_queue import EvalQueue
 from .fleet import Fleet
-from .model import BUNDLED_MODELS, model_folder
+from .model import BUNDLED_MODELS, model_folder, reference_folder
 from .recovery import Recovered
 from .run_dir import shown
 from .trainer.launch import trainer_processes, trial_process
@@ -48,14 +48,14 @@ _NO_ROOM = [os.strerror(n) for n in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, er
 async def try_model(
     config: Config, run_dir: Path, config_file: Path, *, forks: Forks | None = None
 ) -> None:
-    """Refuse a model that ranks would refuse, before an engine is started for it. Those that come
-    with the package are known to work.
+    """Refuse a model that ranks would refuse (or a reference model), before an engine is started
+    for it. Those that come with the package are known to work.
 
     Raises:
         ConfigError: it lacks tensors, cannot be packed, or could not be exported; says which.
         ProcessDied: the trial failed otherwise.
     """
-    if model_folder(config) in BUNDLED_MODELS.values():
+    if {model_folder(config), reference_folder(config)} <= {None, *BUNDLED_MODELS.values()}:
         return
     answer, stop_timeout_s = run_dir / "trial.json", config.cluster.stop_timeout_s
     async with LocalProcesses(run_dir / "logs", stop_timeout_s=stop_timeout_s, forks=forks) as own:
@@ -71,7 +71,7 @@ async def try_model(
     why = json.loads(answer.read_text(encoding="utf-8"))["refusal"]
     answer.unlink()
     if why:
-        raise ConfigError(f"{why}. Nothing was started")
+        raise ConfigError(f"{why} (nothing was started)")
 
 
 @dataclass

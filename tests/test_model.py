@@ -111,6 +111,29 @@ def test_asking_the_hub_is_not_silent(folder, offline, caplog):
     assert "asking the Hugging Face hub" in caplog.text
 
 
+def test_an_environment_without_a_model_of_its_own_is_warned_of(caplog):
+    faults = []
+    for env, path, warned in (
+        ("math", "bundled", False),
+        ("math-v0", "bundled", False),
+        ("tools", "bundled", False),
+        ("gymnasium:FrozenLake-v1", "bundled", False),
+        ("gymnasium:CartPole-v1", "bundled", True),
+        ("reward", "bundled", True),
+        ("own:Env", "bundled", True),
+        ("own:Env", "bundled/math", False),
+    ):
+        caplog.clear()
+        config = Config(env=EnvConfig(id=env), model=ModelConfig(path=path))
+        resolved = resolve_paths(resolve_paths(config))
+        said = [record.getMessage() for record in caplog.records]
+        if len(said) != warned or any(
+            word not in text for text in said for word in (env, resolved.model.path, "--model")
+        ):
+            faults.append((env, path, said))
+    assert not faults
+
+
 @pytest.mark.parametrize(
     ("path", "resolved"),
     [

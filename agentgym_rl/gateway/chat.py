@@ -14,6 +14,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ class ChatFormat:
         self._added = {token.content: id for id, token in added.items()}
         self._shapes: dict[str, Shape] = {}
         self._probing = threading.Lock()
-        self._arguments = template.variables - RESERVED
         self._fitting = Fitting.of(template)
+        tooled = template.tool_use
+        self._with_tools = (tooled, Fitting.of(tooled)) if tooled else (template, self._fitting)
+        self._arguments = (template.variables | self._with_tools[0].variables) - RESERVED
         shape = self.shape()
         self.rung: Rung = shape.rung
         self.why = shape.why
@@ -102,7 +105,10 @@ class ChatFormat:
                 if len(self._shapes) >= _SHAPES_KEPT:
                     self._shapes.pop(next(iter(self._shapes)))
                 render = functools.partial(self.render, kwargs=kwargs)
-                self._shapes[key] = find_shape(render, self.encode, self._added)
+                shape = find_shape(render, self.encode, self._added)
+                if self._template.tool_use:  # another template: never rendered without them
+                    shape = replace(shape, tools_in_tail=True)
+                self._shapes[key] = shape
             return self._shapes[key]
 
     def is_probed(self, kwargs: Mapping[str, Any]) -> bool:
@@ -164,10 +170,14 @@ class ChatFormat:
             raise ValueError("this chat template does not end assistant turns")
         return self.encode(by_count(self._bound(kwargs), end, messages, num_new, tools))
 
-    def moves_systems(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+    def moves_systems(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+    ) -> bool:
         """Whether system messages behind the first are put together at the front: the template
         has no other place for them."""
-        return self._fitting.moves_systems(messages)
+        return self._for(tools)[1].moves_systems(messages)
 
     def text(self, ids: Sequence[int]) -> str:
         """Sampled tokens as text, special tokens included."""
@@ -210,8 +220,9 @@ class ChatFormat:
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self._template.render(
-            [self._disarmed(message) for message in self._fitting.fit(messages)],
+        template, fitting = self._for(tools)
+        return template.render(
+            [self._disarmed(message) for message in fitting.fit(messages)],
             tools,
             add_generation_prompt=add_generation_prompt,
             kwargs=kwargs,
@@ -220,6 +231,9 @@ class ChatFormat:
     def unmarked(self, rendered: str) -> str:
         """A rendered conversation as the model's users would see it."""
         return rendered.replace(_BREAK, "")
+
+    def _for(self, tools: Sequence[Mapping[str, Any]] | None) -> tuple[ChatTemplate, Fitting]:
+        return self._with_tools if tools else (self._template, self._fitting)
 
     def _bound(self, kwargs: Mapping[str, Any]) -> Render:
         return functools.partial(self.render, kwargs=kwargs)

@@ -135,7 +135,7 @@ class _Writer:
         """Whether the new messages change nothing that the template wrote before them."""
         tail = self.place.tail
         if any(m["role"] == "system" for m in tail) and self.chat.moves_systems(
-            self.place.messages
+            self.place.messages, self.tools
         ):
             return False
         return self.place.edited is None or self.chat.shape(self.kwargs).edits

@@ -19,6 +19,7 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.model import template_files
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names under which clients and templates know what a model thought."""
@@ -41,6 +42,7 @@ class ChatTemplate:
     """A compiled chat template with the special tokens it may name.
 
     `response_template`: how replies are to be read (transformers 5), where a tokenizer says it.
+    `tool_use`: the template of conversations in which tools are offered, where that is another.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class ChatTemplate:
         *,
         special_tokens: Mapping[str, str],
         response_template: Mapping[str, Any] | None = None,
+        tool_use: ChatTemplate | None = None,
     ) -> None:
         self.source = source
         self.response_template = response_template
+        self.tool_use = tool_use
         environment = _environment()
         try:
             self._template = environment.from_string(source)
@@ -66,27 +70,40 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:
-        """The template of a model folder: chat_template.jinja, else tokenizer_config.json's.
+        """The template of a model folder: that of its files, else tokenizer_config.json's. Where
+        there are several, `default`, and `tool_use` when tools are offered.
 
         Raises:
             ConfigError: the folder has no chat template, or it does not compile.
         """
         tokenizer_config = read_json(folder / "tokenizer_config.json")
-        file = folder / "chat_template.jinja"
-        source = file.read_text() if file.exists() else tokenizer_config.get("chat_template")
-        if isinstance(source, list):  # several named templates
-            named = {entry["name"]: entry["template"] for entry in source}
-            source = named.get("tool_use", named.get("default"))
+        files = template_files(folder)
+        named: Any = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+        named = named or tokenizer_config.get("chat_template") or {}
+        if isinstance(named, str):
+            named = {"default": named}
+        elif isinstance(named, list):
+            named = {entry["name"]: entry["template"] for entry in named}
+        source = named.get("default", named.get("tool_use"))
         if not isinstance(source, str):
+            others = f"; it has only templates named {', '.join(named)}" if named else ""
             raise ConfigError(
                 f"{folder} has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json); a base model cannot be spoken to in messages"
+                f"tokenizer_config.json); a base model cannot be spoken to in messages{others}"
             )
+        special_tokens = _special_tokens(tokenizer_config)
+        tooled = named.get("tool_use", source)
         return cls(
             source,
-            special_tokens=_special_tokens(tokenizer_config),
+            special_tokens=special_tokens,
             response_template=tokenizer_config.get("response_template"),
+            tool_use=None if tooled == source else cls(tooled, special_tokens=special_tokens),
         )
+
+    def mentions(self, text: str) -> bool:
+        """Whether a text is in the source, that of `tool_use` included."""
+        tooled = self.tool_use is not None and self.tool_use.mentions(text)
+        return tooled or text in self.source
 
     def render(
         self,

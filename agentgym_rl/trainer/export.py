@@ -18,7 +18,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
 from agentgym_rl.model import tensor_heads
 from agentgym_rl.weights.adapter import peft_tensors
-from agentgym_rl.weights.files import save_tensors
+from agentgym_rl.weights.files import save_tensors, separate
 from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
@@ -74,17 +74,15 @@ def export_model(
         beside.mkdir(parents=True)
         _copy_others(model_dir, beside)
         _set_dtype(beside / "config.json", state)
-        tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-        save_tensors(tensors, beside / "model.safetensors", {"format": "pt"})
+        save_tensors(separate(state), beside / "model.safetensors", {"format": "pt"})
         if names is not None:
             found = {name: head.shape for name, head in tensor_heads(beside).items()}
             if odd := sorted({name for name, _ in found.items() ^ names.shapes.items()}):
                 raise ValueError(f"these would not be as in {model_dir}: {', '.join(odd[:3])}")
         if adapter is not None:
             adapter.settings.save_pretrained(beside / "adapter")
-            tensors = {name: t.detach().contiguous() for name, t in adapter.tensors.items()}
             path = beside / "adapter" / "adapter_model.safetensors"
-            save_tensors(tensors, path, {"format": "pt"})
+            save_tensors(separate(adapter.tensors), path, {"format": "pt"})
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
 from agentgym_rl.errors import ArlError
-from agentgym_rl.model import resolve_learning_rate, resolve_model
+from agentgym_rl.model import reference_folder, resolve_learning_rate
 
 from .agreement import Agreement
 from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
@@ -301,9 +301,8 @@ def _reference(config: Config, policy: Policy, model_dir: Path) -> Policy | Poli
         return None
     if kl.reference == "initial" and policy.adapter is not None:
         return PolicyBase(policy)
-    folder = model_dir if kl.reference == "initial" else resolve_model(kl.reference)
     return Policy.load(
-        folder,
+        reference_folder(config) or model_dir,
         policy.world,
         compute_dtype=config.own_engine.dtype,
         frozen=True,

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from agentgym_rl.config import Config, load_config
+from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.errors import ConfigError, TrainerError
-from agentgym_rl.model import model_folder, tensor_heads
+from agentgym_rl.model import model_folder, reference_folder, tensor_heads
 from agentgym_rl.weights.source import load_whole
 
 from .policy import Policy
@@ -47,22 +47,28 @@ _SMALL = {
 """The largest values of a small model; the heads, and what else attention is made of, stay."""
 
 
-def refusal(config: Config, model_dir: Path) -> str:
-    """Why the model in `model_dir` cannot be trained as configured; empty where it can, as far as
-    can be told."""
+def refusal(config: Config, model_dir: Path, world: World) -> str:
+    """Why the model in `model_dir` cannot be trained as configured, or the reference model not be
+    used; empty where they can, as far as can be told."""
     try:
-        load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
-        heads = tensor_heads(model_dir).values()
-        if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
-            return ""
-        with join_world() as world:
-            if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
-                Policy.configured(config, model_dir, world)
-            else:
-                _try_small(model_dir, world)
+        _try(model_dir, config, world)
+        if reference := reference_folder(config):
+            plain = config.model_copy(update={"lora": LoraConfig()})
+            _try(reference, plain, world)
     except (ConfigError, TrainerError) as error:
-        return str(error)
+        return f"{error}. Architectures that train are listed in docs/models.md"
     return ""
+
+
+def _try(model_dir: Path, config: Config, world: World) -> None:
+    load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+    if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
+        return
+    heads = tensor_heads(model_dir).values()
+    if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+        Policy.configured(config, model_dir, world)
+    else:
+        _try_small(model_dir, world)
 
 
 def _try_small(model_dir: Path, world: World) -> None:
@@ -76,7 +82,7 @@ def _try_small(model_dir: Path, world: World) -> None:
                 setattr(text, name, most)
         for name in ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type"):
             kinds = getattr(text, name, None)
-            if isinstance(kinds, list):
+            if isinstance(kinds, list) and len(kinds) > text.num_hidden_layers:
                 setattr(text, name, kinds[: text.num_hidden_layers])
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(text, name, None)
@@ -92,7 +98,8 @@ def main(config_file: str, answer_file: str) -> None:
     """Write {"refusal": why, or ""}."""
     config = load_config(Path(config_file))
     torch.set_num_threads(config.trainer.num_threads)
-    answer = {"refusal": refusal(config, model_folder(config))}
+    with join_world() as world:
+        answer = {"refusal": refusal(config, model_folder(config), world)}
     Path(answer_file).write_text(json.dumps(answer), encoding="utf-8")
 
 

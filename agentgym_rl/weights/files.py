@@ -38,7 +38,7 @@ def write_version(
     path = folder / version_name(version, incarnation=incarnation)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        ready = _separate(tensors)
+        ready = separate(tensors)
         metadata = {
             "format": "pt",
             "label": version_label(version, incarnation=incarnation),
@@ -109,7 +109,7 @@ def prune(folder: Path, keep: int) -> list[Path]:
     return old
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous CPU tensors, none sharing storage (safetensors refuses tied weights)."""
     seen: set[int] = set()
     ready: dict[str, Tensor] = {}

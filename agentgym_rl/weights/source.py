@@ -44,6 +44,7 @@ def load_whole(
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
+            ignore_mismatched_sizes=True,  # they are named below
             dtype=dtype,
             device_map=device_map,
             local_files_only=True,
@@ -63,7 +64,7 @@ def load_whole(
         ("unexpected_keys", f"has tensors that {kind} does not know, and would lose"),
         ("error_msgs", f"cannot be loaded as {kind}"),
     ):
-        if odd := sorted(map(str, found[key])):
+        if odd := sorted(_shown(it) for it in found[key]):
             raise ConfigError(f"{folder} {what}: {_some(odd)}")
     return model, SourceNames(model, folder)
 
@@ -98,6 +99,7 @@ class SourceNames:
         self._model = model
         self._kind = type(model)  # FSDP will change the model's own
         own = model.state_dict(keep_vars=True)
+        self._own = frozenset(own)
         first: dict[int, str] = {}
         self._tied = {
             name: known
@@ -145,13 +147,14 @@ class SourceNames:
         return found
 
     def back(self, tensors: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
-        """Undo `of`: the model's tensors by its own names. `source` says where they are from.
+        """Undo `of`: the model's tensors by its own names, which versions of earlier runs have
+        already. `source` says where they are from.
 
         Raises:
             WeightsError: a tensor is missing, unknown or of another shape.
         """
         kept = {name: tensor for name, tensor in tensors.items() if name not in self._ignored}
-        if not self.converts:
+        if not self.converts or kept.keys() <= self._own:
             return kept
         if odd := _differing(self.shapes, {**self._ignored, **kept}):
             raise WeightsError(f"{source} is not of the model in {self._folder}: {_some(odd)}")
@@ -213,6 +216,14 @@ def _by_file(folder: Path, names: Iterable[str]) -> Iterator[Iterator[tuple[str,
     for file, members in groupby(wanted, key=lambda name: heads[name].file):
         with safe_open(file, framework="pt") as opened:
             yield ((name, opened.get_tensor(name)) for name in members)
+
+
+def _shown(found: Any) -> str:
+    """A name, or a name with the shapes of file and model."""
+    if not isinstance(found, tuple):
+        return str(found)
+    name, file, model = found
+    return f"{name} is {tuple(file)}, not {tuple(model)}"
 
 
 def _some(odd: Sequence[str]) -> str:

@@ -1,13 +1,18 @@
 """Killed children, Ctrl-C, a killed parent: a named end in time, and nothing is left."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
+
+from agentgym_rl.model import BUNDLED
 
 from .conftest import Run, descendants, gone
 
@@ -118,4 +123,21 @@ def test_a_trainer_told_to_end_is_missed(start):
     code, err = end_by(run, lambda: os.kill(run.child("trainer"), signal.SIGTERM))
     assert code == 1, err
     assert "trainer" in err
+    assert run.leftovers() == set()
+
+
+def test_a_model_that_ranks_would_refuse_starts_nothing(start, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED, folder)
+    tensors = load_file(folder / "model.safetensors")
+    gone_from_it = sorted(tensors)[1]
+    del tensors[gone_from_it]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    run = start(f"--model={folder}", *LONG)
+    code, out, err = run.wait()
+    assert code == 2, err
+    said = json.loads(out)["error"]["message"]
+    assert f"random: {gone_from_it}" in said
+    assert "nothing was started" in said
+    assert not list((run.folder / "logs").glob("engine*"))
     assert run.leftovers() == set()

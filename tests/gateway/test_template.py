@@ -2,17 +2,22 @@
 
 import asyncio
 import functools
+import itertools
+import json
+import shutil
 import threading
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat, Detokenizer
+from agentgym_rl.gateway.parsers.families import detect
 from agentgym_rl.gateway.template import ChatTemplate
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.model import BUNDLED, tokenizer_hash
 
 EXOTIC = """\
 {%- macro say(role, text) -%}
@@ -207,6 +212,63 @@ def test_a_folder_without_a_template_is_refused(tmp_path):
         ChatTemplate("{% if %}", special_tokens={})
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         ChatFormat.load(tmp_path / "missing")
+
+
+def _named_templates(folder, how, templates):
+    """The bundled model's folder, with `templates` by name, as transformers of several ages saved
+    them."""
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(BUNDLED / name, folder)
+    if how == "config":
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings["chat_template"] = [{"name": n, "template": t} for n, t in templates.items()]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        return folder
+    (folder / "additional_chat_templates").mkdir()
+    for name, text in templates.items():
+        file = "chat_template" if name == "default" else f"additional_chat_templates/{name}"
+        (folder / f"{file}.jinja").write_text(text)
+    return folder
+
+
+def test_of_several_templates_the_one_for_tools_shows_them(tmp_path, words):
+    bundled = (BUNDLED / "chat_template.jinja").read_text()
+    plain = OPENERS_ONLY.replace("(m.content or '')", "(m.content or '') + '<|im_end|>\\n'")
+    reply = {"role": "assistant", "content": None, "tool_calls": [_call({"expression": "1"})]}
+    answer = {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}
+    late = {"role": "system", "content": "Be brief."}
+    chats = [
+        [{"role": "user", "content": "hi"}],
+        [{"role": "user", "content": "hi"}, reply, answer],
+        [{"role": "user", "content": "hi"}, reply, answer, late, {"role": "user", "content": "?"}],
+    ]
+    faults = []
+    for how in ("files", "config"):
+        named = {"default": plain, "tool_use": bundled, "rag": "{{ documents }}"}
+        folder = _named_templates(tmp_path / how, how, named)
+        ours = ChatFormat.load(folder)
+        oracle = AutoTokenizer.from_pretrained(folder)
+        for messages, tools in itertools.product(chats, (None, [words.CALCULATOR])):
+            theirs = oracle.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            )
+            if ours.unmarked(ours.render(messages, tools)) != theirs:
+                faults.append((how, len(messages), bool(tools)))
+            if len(messages) == 3:
+                said = ours.suffix(reply, [answer], tools)
+                if said != ours.counted_suffix(messages, 1, tools):
+                    faults.append((how, "tail", bool(tools)))
+        if not ours.bridges or detect(ours) != "hermes":
+            faults.append((how, ours.why, detect(ours)))
+    assert not faults
+    hashes = {tokenizer_hash(folder) for folder in (tmp_path / "files", tmp_path / "config")}
+    (tmp_path / "files/additional_chat_templates/tool_use.jinja").write_text(plain)
+    hashes.add(tokenizer_hash(tmp_path / "files"))
+    assert len(hashes) == 3
+    only = _named_templates(tmp_path / "rag", "files", {"rag": plain})
+    with pytest.raises(ConfigError, match="only templates named rag"):
+        ChatFormat.load(only)
 
 
 @settings(max_examples=60, deadline=None)

@@ -69,7 +69,7 @@ def readers_of(chat: ChatFormat, config: GatewayConfig) -> tuple[ParserFactory, 
 
 def _thinks(chat: ChatFormat, config: GatewayConfig) -> bool:
     return config.reasoning_parser == "think" or (
-        config.reasoning_parser == "auto" and CLOSE in chat.template.source
+        config.reasoning_parser == "auto" and chat.template.mentions(CLOSE)
     )
 
 
@@ -143,7 +143,7 @@ def detect(chat: ChatFormat) -> str:
             return family
     if _NAME not in written:
         for family, mention in _MENTIONS.items():
-            if mention in chat.template.source:
+            if chat.template.mentions(mention):
                 return family
     return "none" if chat.template.response_template is None else "response_template"
 
