@@ -51,7 +51,7 @@ def allowed(node: Node) -> frozenset[str]:
     found = leftover(node)
     if "binomial" in found:
         found |= {"factorial", "power", "arithmetic"}
-    return found | {"binomial"} if "factorial" in found else found
+    return found | {"binomial", "power"} if "factorial" in found else found
 
 
 def _is_power_of_number(node: Node) -> bool:

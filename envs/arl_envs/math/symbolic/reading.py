@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .expression import Node, Unreadable
+from .expression import Node, Unreadable, complex_number
 from .notation import plain, split_top
 from .parser import parse
 from .relations import read_relations
@@ -42,39 +42,11 @@ _CHOICE = re.compile(
     r"(?:\\text\{\s*)?\(\s*([A-Z])\s*\)(?:\s*\})?\.?\s*(.*)|\\text\{\s*([A-Z])[.)]?\s*\}|([A-Z])[.)]()"
 )
 _LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-][\w: ,.'-]+)?")  # linear: one class at a time
-_SHORT_WORDS = frozenset(
-    [
-        "yes",
-        "no",
-        "odd",
-        "even",
-        "one",
-        "two",
-        "six",
-        "ten",
-        "all",
-        "none",
-        "any",
-        "max",
-        "min",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "may",
-        "jan",
-        "feb",
-        "red",
-        "not",
-        "neg",
-        "pos",
-        "inf",
-        "dne",
-    ]
-)
+_SHORT_WORDS = frozenset((
+    "yes", "no", "odd", "even", "one", "two", "six", "ten", "all", "none", "any", "max", "min",
+    "mon", "tue", "wed", "thu", "fri", "sat", "sun", "may", "jan", "feb", "red", "not", "neg",
+    "pos", "inf", "dne",
+))  # fmt: skip
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -259,7 +231,7 @@ def _quantity(text: str, depth: int) -> Shape:
         return Quantity(read_plain(value, depth + 1), unit)
     if "\\pm" in text or "\\mp" in text:
         return _plus_minus(text)
-    return Scalar(parse(text))
+    return Scalar(complex_number(parse(text)))
 
 
 def _plus_minus(text: str) -> Shape:
