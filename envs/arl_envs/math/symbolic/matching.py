@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .asked import asks_for, may_be_unsaid
 from .expression import Node, number, numeral, symbols, walk
+from .matrices import entries, is_given
 from .number_words import NUMBER_WORDS
 from .numeric import differ
 from .shapes import (
@@ -22,6 +23,7 @@ from .shapes import (
     Scalar,
     Shape,
     Union,
+    Without,
     Words,
     leaves,
 )  # fmt: skip
@@ -68,15 +70,24 @@ class Matcher:
                 return _is_shown(left, b) and self._leaf(a, b)
             case Relation() as a, Relation() as b:
                 return a.op == b.op and self._equal(a, b)
-            case Matrix(rows=a), Items(kind="tuple" | "vector", items=b) if len(a[0]) == 1:
-                return self._in_order([row[0] for row in a], b)
-            case Matrix(rows=a), Matrix(rows=b):
-                return len(a) == len(b) and all(map(self._in_order, a, b))
+            case Matrix(rows=rows), Items(kind="tuple" | "vector", items=b) if len(rows[0]) == 1:
+                return self._in_order([row[0] for row in entries(gold)], b)
+            case Matrix(), Matrix():
+                return self._matrix(gold, answer)
+            case Without(whole=a, removed=c), Without(whole=b, removed=d):
+                return a == b and self.match(c, d)
             case Ratio(parts=a), Ratio(parts=b):
                 return self._in_order(a, b)
             case Based(digits=digits), Scalar(node=Node(value=value)):
                 return str(value) == digits and "base" in self._question
         return self._several(gold, answer)
+
+    def _matrix(self, gold: Matrix, answer: Matrix) -> bool:
+        if answer != gold and is_given(answer, self._question):
+            return False
+        alike = gold.scale == answer.scale
+        ours, theirs = (gold.rows, answer.rows) if alike else (entries(gold), entries(answer))
+        return len(ours) == len(theirs) and all(map(self._in_order, ours, theirs))
 
     def _several(self, gold: Shape, answer: Shape) -> bool:
         if isinstance(gold, Interval | Union) or isinstance(answer, Interval | Union):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 
 from .expression import Node, Unreadable, symbols
 from .notation import split_top
 from .parser import parse
-from .shapes import Interval, Items, Named, Relation, Shape, Union
+from .sets import REALS, common, without
+from .shapes import Interval, Items, Named, Relation, Scalar, Shape, Union, leaves
 
 Read = Callable[[str, int], Shape]
 """What reads an answer in one spelling, so deep in brackets: all of it is one grammar."""
 
 _OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
-_IN = re.compile(r"(?P<name>[A-Za-z])\s*\\in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
+_IN = re.compile(r"(?P<name>[A-Za-z])\s*\\(?P<not>not)?in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
 _JOINT = re.compile(
     r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?"
     r"|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
@@ -37,14 +39,19 @@ def read_relations(text: str, depth: int, read: Read) -> Shape | None:
     Raises:
         Unreadable: it does, and is not understood.
     """
-    if match := _IN.fullmatch(text):
-        return Named(match["name"], read(match["set"], depth + 1))
     parts, joints = split_top(text, _JOINT)
-    if joints and all(_operators(part) for part in parts):
+    if joints and all(_operators(part) or _IN.fullmatch(part) for part in parts):
         return _joined([_one(part, depth, read) for part in parts], joints)
+    if match := _IN.fullmatch(text):
+        return _in(match, depth, read)
     return (
         _one(text, depth, read) if not joints and _operators(text) else _shared(text, depth, read)
     )
+
+
+def _in(match: re.Match[str], depth: int, read: Read) -> Named:
+    found = read(match["set"], depth + 1)
+    return Named(match["name"], without(REALS, found) if match["not"] else found)
 
 
 def _operators(text: str) -> list[str]:
@@ -56,6 +63,8 @@ def _shared(text: str, depth: int, read: Read) -> Shape | None:
     sides, found = split_top(text, _OPERATOR)
     if found == ["="] and _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
         return Named(_name(sides[0]), read(sides[1], depth + 1))
+    if (points := _exceptions(sides, found, depth, read)) is not None:
+        return points
     if found:
         raise Unreadable("relations and other things mixed")
     return None
@@ -79,6 +88,8 @@ def _relation(left: Node, op: str, right: Node) -> Relation:
 
 
 def _one(text: str, depth: int, read: Read) -> Shape:
+    if match := _IN.fullmatch(text):
+        return _in(match, depth, read)
     sides, found = split_top(text, _OPERATOR)
     if found == ["="]:
         if _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
@@ -86,6 +97,8 @@ def _one(text: str, depth: int, read: Read) -> Shape:
         if _NAME.fullmatch(sides[1]) and sides[1] not in _NO_NAME:
             return Named(_name(sides[1]), read(sides[0], depth + 1))
         return Relation("=", parse(sides[0]), parse(sides[1]))
+    if (points := _exceptions(sides, found, depth, read)) is not None:
+        return points
     nodes = [parse(side) for side in sides]
     if all(op in _INVERSE for op in found):
         nodes, found = nodes[::-1], [_INVERSE[op] for op in reversed(found)]
@@ -104,10 +117,27 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
             return Named(left.name, Interval(Node("negative", (infinity,)), right, True, is_open))
         if right.op == "symbol" and not symbols(left):
             return Named(right.name, Interval(left, infinity, is_open, True))
-    if op == "\\neq" and left.op == "symbol" and not symbols(right):
-        both = Interval(Node("negative", (infinity,)), right, True, True)
-        return Named(left.name, Union((both, Interval(right, infinity, True, True))))
     return _relation(left, op, right)
+
+
+def _exceptions(sides: list[str], found: list[str], depth: int, read: Read) -> Named | None:
+    """All numbers but those in `x != 2, 3`; None if it is something else."""
+    if found != ["\\neq"] or not re.fullmatch(r"[A-Za-z]|\\[a-z]+", sides[0]):
+        return None
+    points = read(sides[1], depth + 1)
+    if any(map(symbols, leaves(points))):
+        return None
+    if isinstance(points, Scalar):
+        points = Items("set", (points,))
+    return Named(_name(sides[0]).lstrip("\\"), without(REALS, points))
+
+
+def _is_exception(shape: Shape) -> bool:
+    """Whether this is all numbers but for some: what else is said of them holds, too."""
+    if isinstance(shape, Union):
+        ends = [part for part in shape.parts if isinstance(part, Interval)]
+        return ends[:1] != [] and (ends[0].low, ends[-1].high) == (REALS.low, REALS.high)
+    return shape == REALS
 
 
 def _name(text: str) -> str:
@@ -122,10 +152,11 @@ def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
         return Items("list", tuple(shapes))
     if len(set(names)) == 1:
         values = tuple(shape.value for shape in named)
-        if not any(isinstance(value, Interval) for value in values):
+        if not any(isinstance(value, Interval | Union) for value in values):
             return Named(names[0], Items("list", values))
-        if any("and" in joint for joint in joints):
-            raise Unreadable("inequalities joined by `and`")
+        said = " ".join(joints)
+        if "and" in said or ("or" not in said and any(map(_is_exception, values))):
+            return Named(names[0], reduce(common, values))
         return Named(names[0], Union(values))
     if len(set(names)) < len(names):
         raise Unreadable("a name with two values, beside others")

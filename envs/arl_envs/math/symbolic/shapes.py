@@ -72,7 +72,20 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
+    """Rows of equal length, and a number times them."""
+
     rows: tuple[tuple[Shape, ...], ...]
+    scale: Node | None = None
+    is_turned: bool = False
+    """It was written as a row, or a column, with a T for its transpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """All integers, or the like, but for some."""
+
+    whole: Words
+    removed: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ class Ratio:
 
 Shape = (
     Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
-    | Based | Ratio
+    | Based | Ratio | Without
 )  # fmt: skip
 
 
@@ -127,7 +140,11 @@ def leaves(shape: Shape) -> Iterator[Node]:
         case Items(items=parts) | Union(parts=parts) | Ratio(parts=parts):
             for part in parts:
                 yield from leaves(part)
-        case Matrix(rows=rows):
+        case Without(removed=removed):
+            yield from leaves(removed)
+        case Matrix(rows=rows, scale=scale):
+            if scale is not None:
+                yield scale
             for row in rows:
                 for entry in row:
                     yield from leaves(entry)
