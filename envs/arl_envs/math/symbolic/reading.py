@@ -31,6 +31,7 @@ _COMMA = re.compile(
     r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
 )
 _COLON = re.compile(r":")
+_TO = re.compile(r"(?<=[0-9])\s*(?:\\text\{\s*to\s*\}|(?<=\s)to(?=\s))\s*(?=[0-9])")
 _GROUPED = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _BASED = re.compile(
@@ -203,7 +204,7 @@ def _special(text: str, depth: int) -> Shape | None:
     if match := _BASED.fullmatch(text):
         named = {"ten": 10, "two": 2, "eight": 8}.get(match[2] or "")
         return Based(match[1], named or int(match[2] or match[3]))
-    parts, found = split_top(text, _COLON)
+    parts, found = split_top(_TO.sub(":", text), _COLON)
     if found and len(parts) <= 4:
         return Ratio(tuple(read_plain(part, depth + 1) for part in parts))
     return None

@@ -49,7 +49,7 @@ class Items:
     brackets: a list, or an interval), "set" (in braces), "list" (with commas or words between).
     """
 
-    kind: Literal["tuple", "vector", "closed", "set", "list"]
+    kind: Literal["tuple", "vector", "closed", "set", "list", "ordered"]
     items: tuple[Shape, ...]
 
 
@@ -98,8 +98,16 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Three or more sides with `ops` (<, \\leq, \\neq or =) between them."""
+
+    ops: tuple[str, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
-    """`name` = something."""
+    """`name` = something; (p, q) and p:q are names of several things, see `names`."""
 
     name: str
     value: Shape
@@ -122,7 +130,7 @@ class Ratio:
 
 Shape = (
     Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
-    | Based | Ratio | Without
+    | Based | Ratio | Without | Chain
 )  # fmt: skip
 
 
@@ -140,6 +148,8 @@ def leaves(shape: Shape) -> Iterator[Node]:
         case Items(items=parts) | Union(parts=parts) | Ratio(parts=parts):
             for part in parts:
                 yield from leaves(part)
+        case Chain(nodes=nodes):
+            yield from nodes
         case Without(removed=removed):
             yield from leaves(removed)
         case Matrix(rows=rows, scale=scale):
