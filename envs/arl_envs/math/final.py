@@ -1,10 +1,12 @@
 r"""Where in a message the final answer stands.
 
 Only what is marked as the answer counts, and of several the last: a correction replaces what was
-said before it. Never the last number of some prose. Marks:
+said before it. Boxes with nothing but "and", "or" or a comma between them are one answer with
+several parts. Never the last number of some prose. Marks:
 
-    boxed      \boxed{...}, as the prompt asks
-    anchored   that, or a line after ####, or <answer>...</answer>, or "The answer is ..."
+    boxed      \boxed{...}, as the prompt asks, or \fbox{...}, or \boxed 7
+    anchored   that, or a line after ####, or <answer>...</answer>, or "The answer is ...", or
+               "Answer:", or a heading such as "### Final Answer" with the answer below
 """
 
 from __future__ import annotations
@@ -16,18 +18,49 @@ from .answers import closing_brace
 
 Mark = Literal["boxed", "anchored"]
 
-_BOX = re.compile(r"\\boxed\s*\{")
+_BOX = re.compile(
+    r"\\(?:boxed|fbox|framebox)\s*\{"
+    r"|\\boxed(?:\s*(?=[-+]?\.?[0-9]|\\(?:d?frac|sqrt|pi|text)(?![A-Za-z]))"
+    r"|\s+(?=[A-Za-z](?:\s*[$.,;=+*/^-]|\s*$)))",
+    re.MULTILINE,
+)
+"""Without a brace only before what can be an answer: prose may speak of \\boxed."""
+_BARE = re.compile(r"(?:(?!\$|\\[)\]]|[.!](?:\s|$))[^\n]){1,200}")
+_DELIMITERS = re.compile(r"\\[()\[\]]|\\text\{|\\(?:q?quad|[,;: ])|[$*}\s]+")
+_JOINT = re.compile(r"(?:[,;]? ?(?:and|or)|[,;])(?: [A-Za-z]\w? ?=)?", re.IGNORECASE)
+_MOST_BETWEEN = 60
+"""Characters between two boxes that are one answer."""
+
+_MARKS = r"(?:[^\w\n]|_){0,12}"
+_LABEL = (
+    rf"^{_MARKS}(?:[0-9]{{1,2}}[.)]{_MARKS})?(?:\\(?:text\w*|(?:sub)*section\*?)\{{)?"
+    r"(?:(?:the|my)[ \t]+)?"
+    r"(?:(?:final|correct)[ \t]+)?answer[ \t*_`}]*"
+)
 _ANCHORS = (
-    re.compile(r"^[ \t]*####[ \t]*(?P<answer>[^\n]*)$", re.MULTILINE),
+    re.compile(r"^[ \t]*####[ \t]*(?P<answer>\S[^\n]*)$", re.MULTILINE),
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
     re.compile(
-        r"(?:the|my)[ \t]+(?:final[ \t]+|correct[ \t]+)?answer[ \t]+is[ \t]*:?[ \t]*"
-        r"(?P<answer>[^\n]{1,500})"
-        r"|^[ \t*]*(?:final[ \t]+)?answer[ \t]*:[ \t*]*(?P<after>[^\n]{1,500})",
+        r"(?:the|my)[ \t*_]+(?:(?:final|correct)[ \t*_]+)?answer[ \t*_]+is(?![a-z])[ \t*_]*"
+        r"(?::[ \t*_]*\n\s*(?P<answer>[^\n]{1,500})|:?[ \t]*(?P<after>[^\n]{1,500}))",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rf"{_LABEL}[:=][ \t*_`}}]*(?:\n\s*(?P<answer>[^\n]+(?:\n[^\n]+){{0,5}})|(?P<after>[^\n]+))",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+    re.compile(
+        rf"(?=[ \t]*(?:[^\w\s]|_)|[^\n]*\n[ \t]*(?:==|--)){_LABEL}#*[ \t]*\n"
+        r"(?:[ \t]*(?:=+|-+)[ \t]*\n)?\s*(?P<answer>[^\n]+(?:\n[^\n]+){0,5})",
         re.IGNORECASE | re.MULTILINE,
     ),
 )
+_HEADING = re.compile(rf"{_LABEL}(?:[:#]|$)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[^\s])[.!](?=\s|$)")
+_BULLET = re.compile(r"[-+*•][ \t]+(?=[*_$]|\\\()")
+_EMPHASIS = re.compile(
+    r"(?<![\w)}\]*_])(?P<mark>[*_]{1,3}|`)(?P<text>\S|\S.*?\S)(?P=mark)(?![\w({\[\\*_])"
+)
 
 
 def final_answer(text: str, mark: Mark) -> str | None:
@@ -36,27 +69,47 @@ def final_answer(text: str, mark: Mark) -> str | None:
     if mark == "boxed":
         return boxed
     found = [match for pattern in _ANCHORS for match in pattern.finditer(text)]
+    found = [match for match in found if not _HEADING.match(_inside(match))]
     last = max(found, key=lambda match: match.start(), default=None)
     if last is None or last.start() <= box:
         return boxed
-    inside = last["answer"] if last["answer"] is not None else last["after"]
-    return _sentence(inside)
+    return _sentence(_inside(last))
+
+
+def _inside(match: re.Match[str]) -> str:
+    return next(filter(None, match.groups()), "")
 
 
 def last_box(text: str) -> tuple[int, str | None]:
     """Where the last box begins that stands in no other (-1: there is none), and what is in it;
     None if its brace never closes. Time is linear in the text."""
-    start, inside, at = -1, None, 0
+    start, inside, last_end, at = -1, list[str](), 0, 0
     while (opening := _BOX.search(text, at)) is not None:
         start, at = opening.start(), opening.end()
-        end = closing_brace(text, at)
+        if opening[0].endswith("{"):
+            end = closing_brace(text, at)
+        else:
+            bare = _BARE.match(text, at)
+            end = bare.end() if bare else at
         if end is None:
             return start, None
-        inside, at = text[at:end], end + 1
-    return start, inside
+        if not (inside and _is_joint(text[last_end:start])):
+            inside = []
+        inside.append(text[at:end].strip())
+        at = last_end = end + (opening[0].endswith("{"))
+    return start, ", ".join(dict.fromkeys(inside)) if start >= 0 else None
+
+
+def _is_joint(between: str) -> bool:
+    """Whether two boxes with this between them are one answer."""
+    if len(between) > _MOST_BETWEEN:
+        return False
+    return _JOINT.fullmatch(" ".join(_DELIMITERS.sub(" ", between).split())) is not None
 
 
 def _sentence(text: str) -> str:
-    """`text` up to the end of its first sentence."""
+    """`text` up to the end of its first sentence, without Markdown's marks."""
+    text = _BULLET.sub("", re.sub(r"[ \t]+#+[ \t]*$", "", text.strip()), count=1)
     end = _SENTENCE_END.search(text)
-    return (text[: end.start()] if end else text).strip()
+    text = _EMPHASIS.sub(r"\g<text>", text[: end.start()] if end else text)
+    return re.sub(r"(?<=[^\s*_])(?:\*{1,3}|_{2,3}|`)[ \t]*$", "", text).strip()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from agentgym_rl.data import Row, RowRefused, shorten, text_field
 from agentgym_rl.errors import ConfigError
-from arl_envs.math.answers import last_boxed
+from arl_envs.math.final import last_box
 from arl_envs.math.symbolic.expression import Unreadable
 from arl_envs.math.symbolic.reading import read
 
@@ -37,7 +37,6 @@ class Format(NamedTuple):
 
 
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(\S(?:[^\n]*\S)?)[ \t]*$", re.MULTILINE)
-_BARE_BOX = re.compile(r"\\boxed[ \t]+([0-9A-Za-z]+)")
 
 
 def gsm8k(row: Row) -> Item:
@@ -57,9 +56,7 @@ def math(row: Row) -> Item:
 
 def hendrycks(row: Row) -> Item:
     solution = text_field(row, "solution")
-    answer = last_boxed(solution)
-    if answer is None and (bare := _BARE_BOX.findall(solution)):
-        answer = bare[-1]
+    _, answer = last_box(solution)
     if answer is None:
         raise RowRefused("solution: no \\boxed{} in it")
     return _item(row, "problem", answer)

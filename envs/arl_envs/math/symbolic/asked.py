@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
+from math import gcd
 
-from .spoken import said_in
+from .canonical import canonical as canonical_node
+from .expression import Node, Unreadable
+from .notation import plain
+from .parser import parse
+from .spoken import MATH, said_in
 from .units import MEASURES, canonical, known, singular
 
 _LENGTHS = frozenset(("m", "cm", "mm", "km", "inch", "foot", "yard", "mile"))
@@ -33,6 +41,7 @@ _SKIPPED = _words(
     " fewer less"
 )
 
+_TIME = re.compile(r"\btimes?\b|clock|\b[ap]\.?m\b|\bhours?\b|\bminutes?\b|\bnoon\b|midnight")
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n+")
 _REQUEST = re.compile(r"\?|\b(?:find|determine|compute|calculate|express|convert|round|answer|how"
                       r"|what|give your|give the)\b")  # fmt: skip
@@ -97,6 +106,37 @@ def asks_for(question: str, unit: str) -> bool:
     if unit in _MONEY_SIGNS and _is_money(question.lower(), asked, unit):
         return True
     return _is_kind(question, asked, unit)
+
+
+def wants(question: str, node: Node) -> bool:
+    """Whether what the question asks for is the value of `node`, as in "Find $x+y$"."""
+    requests = [one for one in _SENTENCE.split(question) if _REQUEST.search(one.lower())]
+    for match in MATH.finditer(requests[-1] if requests else ""):
+        with suppress(Unreadable):
+            if canonical_node(parse(plain(next(filter(None, match.groups()))))) == canonical_node(
+                node
+            ):
+                return True
+    return False
+
+
+def is_ratio(
+    question: str, gold: Sequence[Fraction | None], answer: Sequence[Fraction | None]
+) -> bool:
+    """Whether a right answer with these parts is a ratio, of which any multiple is right.
+
+    It may be a time of day, or the question may ask for the smallest numbers, or say itself what
+    the answer says. None: a part that is no rational number.
+    """
+    lower = question.lower()
+    if re.search(r"simpl|lowest|smallest|reduced", lower):
+        return False
+    if not re.search(r"\b(?:ratios?|proportions?|odds)\b", lower):
+        whole = [int(part) for part in gold if part is not None and part.denominator == 1]
+        if _TIME.search(lower) or (len(whole) == len(gold) and gcd(*whole) > 1):
+            return False
+    said = r"\s*(?::|\bto\b|/|\\colon)\s*".join(str(part) for part in answer)
+    return re.search(rf"(?<![0-9.]){said}(?![0-9])", lower) is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,47 @@ def _fraction(above: Fraction | None, below: Fraction | None) -> Numeral | None:
     return Numeral(above / below, proper)
 
 
+def complex_number(node: Node) -> Node:
+    """`node`; if it is a + bi and a or b is 0, the other part alone; without the 1 of 1i."""
+    if node.op != "sum" or len(node.args) != 2:
+        return _imaginary(node) or node
+    for at in (0, 1):
+        real, imaginary = node.args[1 - at], _imaginary(node.args[at])
+        if imaginary is None or not _is_real(real):
+            continue
+        if real == _ZERO:
+            return imaginary
+        if _ZERO in _factors(imaginary):
+            return real
+        return Node("sum", (real, imaginary)[:: 1 if at else -1])
+    return node
+
+
+_ZERO, _I = number(0), Node("constant", name="i")
+
+
+def _factors(node: Node) -> tuple[Node, ...]:
+    return _factors(node.args[0]) if node.op == "negative" else node.args
+
+
+def _is_real(node: Node) -> bool:
+    return not symbols(node) and _I not in walk(node)
+
+
+def _imaginary(node: Node) -> Node | None:
+    """`node` if it is a number times i, without a factor 1; else None."""
+    match node:
+        case Node(op="constant", name="i"):
+            return node
+        case Node(op="negative", args=(inner,)) if (found := _imaginary(inner)) is not None:
+            return Node("negative", (found,))
+        case Node(op="product", args=factors) if factors.count(_I) == 1:
+            others = tuple(factor for factor in factors if factor != _I)
+            if all(map(_is_real, others)):
+                return _I if others == (number(1),) else node
+    return None
+
+
 MAX_EXPONENT = 400
 """Of ten, in scientific notation."""
 

@@ -51,7 +51,7 @@ def allowed(node: Node) -> frozenset[str]:
     found = leftover(node)
     if "binomial" in found:
         found |= {"factorial", "power", "arithmetic"}
-    return found | {"binomial"} if "factorial" in found else found
+    return found | {"binomial", "power"} if "factorial" in found else found
 
 
 def _is_power_of_number(node: Node) -> bool:
@@ -65,7 +65,7 @@ def _is_power_of_number(node: Node) -> bool:
 def _is_arithmetic(node: Node) -> bool:
     match node:
         case Node(op="sum", args=terms):
-            parts = [_split(part) for term in terms for part in _flat(term)]
+            parts = [coefficient(part) for term in terms for part in _flat(term)]
             rests = {rest for _, rest in parts}
             return len(rests) < len(parts) or any(value == 0 for value, _ in parts)
         case Node(op="product", args=factors):
@@ -85,25 +85,25 @@ def _rational(node: Node) -> Fraction | None:
     return None if found is None else found.value
 
 
-def _split(term: Node) -> tuple[Fraction, tuple[object, ...]]:
+def coefficient(term: Node) -> tuple[Fraction, tuple[Node, ...]]:
     """A term as its coefficient and everything else, sorted: 2 and (x, y) of 2xy."""
     value = _rational(term)
     if value is not None:
         return value, ()
     match term:
         case Node(op="negative", args=(inner,)):
-            value, rest = _split(inner)
+            value, rest = coefficient(inner)
             return -value, rest
         case Node(op="quotient", args=(above, below)) if by := _rational(below):
-            value, rest = _split(above)
+            value, rest = coefficient(above)
             return value / by, rest
         case Node(op="product", args=factors):
-            coefficient, rest = Fraction(1), list[object]()
+            number, rest = Fraction(1), list[Node]()
             for factor in factors:
-                value, more = _split(factor)
-                coefficient *= value
+                value, more = coefficient(factor)
+                number *= value
                 rest += more
-            return coefficient, tuple(sorted(rest, key=repr))
+            return number, tuple(sorted(rest, key=repr))
     return Fraction(1), (term,)
 
 
@@ -121,13 +121,13 @@ def _reducible(above: Node, below: Node) -> bool:
     """Whether numbers can be cancelled: 4 pi / 2, x / 1; sums are looked at term by term."""
     divisor = _rational(below)
     if divisor is None:
-        divisor = _split(below)[0] if below.op == "product" else Fraction(1)
+        divisor = coefficient(below)[0] if below.op == "product" else Fraction(1)
         if abs(divisor) == 1:
             return False
     if abs(divisor) in (0, 1):
         return True
     terms = above.args if above.op == "sum" else (above,)
-    values = [_split(term)[0] for term in terms]
+    values = [coefficient(term)[0] for term in terms]
     if divisor.denominator != 1 or any(value.denominator != 1 for value in values):
         return False
     common = divisor.numerator

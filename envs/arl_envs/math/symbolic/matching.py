@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
-from .asked import asks_for, may_be_unsaid
+from .asked import asks_for, is_ratio, may_be_unsaid, wants
 from .expression import Node, number, numeral, symbols, walk
+from .matrices import entries, is_given
+from .names import as_asked, in_order_of_names, renamed, with_ratio
 from .number_words import NUMBER_WORDS
 from .numeric import differ
 from .shapes import (
     Based,
+    Chain,
     Choice,
     Interval,
     Items,
@@ -22,6 +26,7 @@ from .shapes import (
     Scalar,
     Shape,
     Union,
+    Without,
     Words,
     leaves,
 )  # fmt: skip
@@ -65,18 +70,57 @@ class Matcher:
             case Scalar(node=a), Words(text=text) if text in NUMBER_WORDS:
                 return self._leaf(a, number(NUMBER_WORDS[text]))
             case Scalar(node=a), Relation(op="=", left=left, right=b):
-                return _is_shown(left, b) and self._leaf(a, b)
+                shown = _is_shown(left, b) or self._wanted(answer) is not None
+                return shown and self._leaf(a, b)
             case Relation() as a, Relation() as b:
                 return a.op == b.op and self._equal(a, b)
-            case Matrix(rows=a), Items(kind="tuple" | "vector", items=b) if len(a[0]) == 1:
-                return self._in_order([row[0] for row in a], b)
-            case Matrix(rows=a), Matrix(rows=b):
-                return len(a) == len(b) and all(map(self._in_order, a, b))
+            case Matrix(rows=rows), Items(kind="tuple" | "vector", items=b) if len(rows[0]) == 1:
+                return self._in_order([row[0] for row in entries(gold)], b)
+            case Matrix(), Matrix():
+                return self._matrix(gold, answer)
+            case Without(whole=a, removed=c), Without(whole=b, removed=d):
+                return a == b and self.match(c, d)
             case Ratio(parts=a), Ratio(parts=b):
-                return self._in_order(a, b)
+                return self._in_order(a, b) or self._scaled(a, b)
+            case Ratio(parts=a), Scalar(node=b):
+                reduced = (found := numeral(b)) is None or found.proper
+                return reduced and len(a) == 2 and self._scaled(a, (answer, _ONE))
+            case Scalar(), Ratio(parts=b):
+                return "ratio" in self._question and self._scaled((gold, _ONE), b)
+            case Chain(ops=ops, nodes=a), Chain(nodes=b):
+                return ops == answer.ops and len(a) == len(b) and all(map(self._leaf, a, b))
+            case Relation(op="="), Scalar(node=b):
+                wanted = self._wanted(gold)
+                return wanted is not None and self._leaf(wanted, b)
             case Based(digits=digits), Scalar(node=Node(value=value)):
                 return str(value) == digits and "base" in self._question
         return self._several(gold, answer)
+
+    def _wanted(self, equation: Relation) -> Node | None:
+        """The number on its right, if what is on its left is what the question asks for."""
+        known = not symbols(equation.right) and symbols(equation.left)
+        return equation.right if known and wants(self._question, equation.left) else None
+
+    def _scaled(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
+        """Whether `answer` is the ratio `gold` times a number; not of times of day, nor where the
+        question itself says so, or asks for small numbers."""
+        ours = [part.node for part in gold if isinstance(part, Scalar)]
+        theirs = [part.node for part in answer if isinstance(part, Scalar)]
+        if not len(ours) == len(theirs) == len(gold) == len(answer):
+            return False
+        if not is_ratio(
+            self._question, *([_rational(node) for node in some] for some in (ours, theirs))
+        ):
+            return False
+        pairs = zip(ours[1:], theirs[1:], strict=True)
+        return all(self._leaf(_quotient(a, ours[0]), _quotient(b, theirs[0])) for a, b in pairs)
+
+    def _matrix(self, gold: Matrix, answer: Matrix) -> bool:
+        if answer != gold and is_given(answer, self._question):
+            return False
+        alike = gold.scale == answer.scale
+        ours, theirs = (gold.rows, answer.rows) if alike else (entries(gold), entries(answer))
+        return len(ours) == len(theirs) and all(map(self._in_order, ours, theirs))
 
     def _several(self, gold: Shape, answer: Shape) -> bool:
         if isinstance(gold, Interval | Union) or isinstance(answer, Interval | Union):
@@ -85,6 +129,8 @@ class Matcher:
         if not isinstance(gold, Items) or not isinstance(answer, Items):
             return False
         kinds = {gold.kind, answer.kind}
+        if "ordered" in kinds:
+            return kinds <= {"ordered", "list"} and self._in_order(gold.items, answer.items)
         if kinds <= {"set", "list"} or (gold.kind, answer.kind) == ("list", "closed"):
             if gold.kind == "list" and _ORDER.search(self._question):
                 return answer.kind != "set" and self._in_order(gold.items, answer.items)
@@ -117,7 +163,10 @@ class Matcher:
         return type(gold) is type(answer) and self.match(gold, answer)
 
     def _named(self, gold: Shape, answer: Shape) -> bool:
+        if isinstance(gold, Named):
+            gold = with_ratio(gold)
         if isinstance(gold, Named) and isinstance(answer, Named):
+            answer = renamed(with_ratio(answer), gold.name)
             return gold.name == answer.name and self.match(gold.value, answer.value)
         if isinstance(answer, Relation) or isinstance(gold, Relation):
             if isinstance(gold, Named) and not any(map(symbols, leaves(gold))):
@@ -125,8 +174,19 @@ class Matcher:
             ours, theirs = equation(gold), equation(answer)
             return ours is not None and theirs is not None and self.match(ours, theirs)
         if isinstance(gold, Named):
-            return self.match(gold.value, answer)
-        return isinstance(answer, Named) and self.match(gold, answer.value)
+            return self.match(self._unnamed(gold, answer), answer)
+        return isinstance(answer, Named) and self.match(gold, self._unnamed(answer, gold))
+
+    def _unnamed(self, shape: Named, other: Shape) -> Shape:
+        """The value of `shape`, to be compared with `other`, which has no names.
+
+        Without names, several values are those of what the question asks for first, second, ...,
+        so they are a list in that order; a tuple says x and y in the order of the alphabet.
+        """
+        if not isinstance(other, Items) or other.kind == "tuple":
+            return in_order_of_names(shape)
+        values = as_asked(shape, self._question)
+        return shape.value if values is None else Items("ordered", values)
 
     def _choice(self, gold: Shape, answer: Shape) -> bool:
         ours, theirs = _letter(gold), _letter(answer)
@@ -143,7 +203,9 @@ class Matcher:
         """Units must be the same. One that the right answer has may go without saying, except
         percent and dozens; one that it has not may be said only if the question asks for it."""
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
-            return gold.unit == answer.unit and self.match(gold.value, answer.value)
+            same = gold.value == answer.value if gold.unit in ("am", "pm") else None
+            same = self.match(gold.value, answer.value) if same is None else same
+            return gold.unit == answer.unit and same
         if isinstance(gold, Quantity):
             return may_be_unsaid(self._question, gold.unit) and self.match(gold.value, answer)
         assert isinstance(answer, Quantity)
@@ -160,6 +222,21 @@ def _is_shown(left: Node, right: Node) -> bool:
     """Whether `left = right` is a calculation and its result: 37 * 91 = 3367, but not 1 = 1."""
     worked = numeral(left) is None and not symbols(left) and not symbols(right)
     return worked and not differ(left, right)
+
+
+_ONE = Scalar(number(1))
+
+
+def _rational(node: Node) -> Fraction | None:
+    found = numeral(node)
+    return None if found is None else found.value
+
+
+def _quotient(above: Node, below: Node) -> Node:
+    ours, theirs = _rational(above), _rational(below)
+    if ours is None or not theirs:
+        return Node("quotient", (above, below))
+    return number(ours / theirs)
 
 
 def equation(shape: Shape) -> Relation | None:

@@ -3,6 +3,7 @@ r"""One spelling of what can be spelled in many ways: spaces, \dfrac, \left, Uni
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from .expression import Unreadable
 
@@ -13,12 +14,23 @@ MAX_SPELLED = 2 * MAX_CHARS
 _UNICODE = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "∪": r"\cup ",
-    "∈": r"\in ", "°": r"\degree ", "√": r"\sqrt ", "±": r"\pm ", "²": "^2", "³": "^3",
+    "∈": r"\in ", "°": r"\degree ", "±": r"\pm ",
     "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "∅": r"\emptyset ",
-    "ℝ": r"\reals ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
-    "φ": r"\phi ", "€": r"\text{euro}", "£": r"\text{pound}", "\u00a0": " ", "\u2009": " ",
-    "\u202f": " ", "’": "'",
+    "ℝ": r"\reals ", "∖": r"\setminus ", "∩": r"\cap ", "∉": r"\notin ", "√": r"\sqrt ",
+    "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
+    "φ": r"\phi ", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}",
+    "₹": r"\text{rupee}", "₩": r"\text{won}", "’": "'", "∶": ":", "、": ",", "。": ".", "،": ",",
+    "٫": ".", "٬": ",", "٪": "%", "⟨": r"\langle ", "⟩": r"\rangle ", "∧": r"\text{ and }",
+    "∨": r"\text{ or }",
 }  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_OVERLINED = re.compile("((?:[0-9][\u0304\u0305])+)")
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+_GAP = r"(?:\\[,;:>! ]|\\thinspace|~|'| )"
+_GROUPED = re.compile(rf"(?<![0-9.,^_])[0-9]{{1,3}}(?:{_GAP}{{1,2}}[0-9]{{3}})+(?![0-9]|\s*/)")
+"""Digits in threes: 70 000; a space before a fraction is that of a mixed number."""
 
 _FONTS = (
     "text|textbf|textit|textrm|textsf|texttt|textnormal|mathrm|mathbf|mathit|mathsf|mathcal"
@@ -35,21 +47,32 @@ _REWRITES = [
         (r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?", ""),
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits)(?![A-Za-z])", ""),
         (r"(?<=[0-9])(?:\\[,!]|\{,\}\s?|\{\\,\}|,\\!)(?=[0-9]{3}(?![0-9]))", ","),
-        (r"\\!", ""),
+        (r"\\!|\\(?:(?:text)?color|phantom|hspace\*?)\s*\{[^{}]*\}", ""),
         (r"\\[,;:> ]|~|\\q?quad(?![A-Za-z])|\\thinspace(?![A-Za-z])", " "),
         (r"\{,\}", ","),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\dbinom(?![A-Za-z])|\\tbinom(?![A-Za-z])", r"\\binom"),
         (rf"\\(?:{_FONTS})\s*\{{", r"\\text{"),
         (r"\\text\{\s*(-?[0-9][0-9.,]*)\s*\}", r"\1"),
+        (r"\\overset\s*\{\s*(?:\.|\\cdot\s*|\\bullet\s*)\}\s*", r"\\dot"),
+        (
+            r"(?<=\.)([0-9]*)\\(?:bar|overbar|overline)\s*(?:\{([0-9]+)\}|([0-9]))",
+            r"\1\\overline{\2\3}",
+        ),
+        (
+            r"(?<=\.)([0-9]*)\\dot\s*(?:\{([0-9]+)\}|([0-9]))"
+            r"(?:([0-9]*)\\dot\s*(?:\{([0-9])\}|([0-9])))?(?![0-9])",
+            r"\1\\overline{\2\3\4\5\6}",
+        ),
+        (r"(?<=\.)\(([0-9]+)\)", r"\\overline{\1}"),
         (r"\\(?:overline|overrightarrow|widehat)\s*\{\s*([A-Z]{2,3})\s*\}", r"\1"),
         (
             r",?\s*(?:\\text\{\s*(?:where|for)\s*\})?\s*[kmn]\s*\\in\s*\\mathbb\s*\{?\s*[ZN]\s*\}?$",
             "",
         ),
-        (r"\\mathbb\s*\{?\s*R\s*\}?", r"\\reals "),
+        (r"\\(?:mathbb|Bbb|mathds)\s*(?:\{\s*R\s*\}|R(?![A-Za-z]))|\\R(?![A-Za-z])", r"\\reals "),
         (r"\\text\{\s*(sin|cos|tan|cot|sec|csc|ln|log|exp)\s*\}", r"\\\1 "),
-        (r"\\(?:var)?nothing(?![A-Za-z])|\\varnothing(?![A-Za-z])", r"\\emptyset "),
+        (r"\\(?:var)?nothing(?![A-Za-z])", r"\\emptyset "),
         (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\text\{\s*degrees?\s*\}", r"\\degree "),
         (r"\\lbrace(?![A-Za-z])|\\lbrack(?![A-Za-z])", r"\\{"),
         (r"\\rbrace(?![A-Za-z])|\\rbrack(?![A-Za-z])", r"\\}"),
@@ -80,6 +103,7 @@ def plain(text: str) -> str:
     text = text.strip()
     if len(text) > MAX_CHARS:
         raise Unreadable(f"longer than {MAX_CHARS} characters")
+    text = _trimmed(text)
     text = re.sub(r"\\\\(?:\[[0-9.]+[a-z]{2}\])?", r"\\newline ", text)
     text = spelled(_undelimited(_unmarked(text)))
     if len(text) > MAX_SPELLED:
@@ -90,15 +114,52 @@ def plain(text: str) -> str:
     return _unwrapped(text)
 
 
+def _trimmed(text: str) -> str:
+    r"""Without spaces at either end, in whatever way they are written: `\ `, `\\`, `\quad`."""
+    while (shorter := _EDGE.sub("", text).rstrip("\\")) != text:
+        text = shorter
+    return text
+
+
 def spelled(text: str) -> str:
     """`text` in one spelling, whatever it is; of a question, too."""
-    for sign, latex in _UNICODE.items():
-        text = text.replace(sign, latex)
-    text = _single_spaced(text)
+    text = _GROUPED.sub(
+        lambda match: re.sub(f"{_GAP}+", ",", match[0]), _single_spaced(_latin(text))
+    )
     for pattern, to in _REWRITES:
         # A rewrite may leave spaces side by side, and patterns take long over runs of them.
         text = _single_spaced(pattern.sub(to, text))
     return text
+
+
+def _latin(text: str) -> str:
+    """`text` in ASCII, as far as it has digits, letters and signs of other scripts and widths."""
+    if text.isascii():
+        return text
+    text = _INVISIBLE.sub("", text)
+    text = _RAISED.sub(lambda match: f"^{{{match[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = _OVERLINED.sub(lambda match: rf"\overline{{{match[0][::2]}}}", text)
+    text = re.sub("([0-9])\u0307", r"\\dot{\1}", text)
+    text = re.sub(r"\d+", _latin_digits, text)
+    return "".join(map(_latin_sign, text))
+
+
+def _latin_digits(match: re.Match[str]) -> str:
+    """Those of one script; digits of several are no number that anybody would write."""
+    zeros = {ord(digit) - unicodedata.decimal(digit) for digit in match[0]}
+    return str(int(match[0])).zfill(len(match[0])) if len(zeros) == 1 else match[0]
+
+
+def _latin_sign(sign: str) -> str:
+    if sign.isascii():
+        return sign
+    if sign in _UNICODE:
+        return _UNICODE[sign]
+    above, _, below = unicodedata.normalize("NFKC", sign).partition("⁄")
+    if below.isdigit():
+        return rf"\frac{{{above}}}{{{below}}}"
+    wide = unicodedata.east_asian_width(sign) == "F" and not sign.isdecimal()
+    return above if above.isascii() and wide else sign
 
 
 def _single_spaced(text: str) -> str:
@@ -134,6 +195,8 @@ def _unwrapped(text: str) -> str:
 
 
 _MAX_WRAPS = 4
+_EDGE_SPACE = r"(?:\s|~|\\[,;:>! ]|\\\\|\\(?:q?quad|newline|hfill|par|thinspace)(?![A-Za-z]))"
+_EDGE = re.compile(rf"^{_EDGE_SPACE}|{_EDGE_SPACE}$")
 _PAIRS = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\langle": r"\rangle"}
 _BRACKET = re.compile(r"\\[{}]|\\[lr]angle(?![A-Za-z])|\\.|[][(){}]", re.DOTALL)
 

@@ -18,63 +18,16 @@ from .tokens import END, Token, tokenize
 
 MAX_DEPTH = 50
 
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "ln",
-        "log",
-        "exp",
-        "gcd",
-        "lcm",
-        "max",
-        "min",
-    ]
-)
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh",
+    "tanh", "ln", "log", "exp", "gcd", "lcm", "max", "min",
+))  # fmt: skip
 _CONSTANTS = {"\\pi": "pi", "e": "e", "i": "i", "\\infty": "infty"}
-_GREEK = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "phi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    ]
-)
+_GREEK = frozenset((
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda",
+    "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta",
+    "Theta", "Lambda", "Sigma", "Phi", "Psi", "Omega", "ell",
+))  # fmt: skip
 _STARTS = {"(", "{", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\text", *_CONSTANTS}
 _STARTS |= {f"\\{name}" for name in FUNCTIONS | _GREEK}
 
@@ -143,7 +96,7 @@ class _Parser:
                 above = _product(factors)
                 factors = [Node("quotient", (above, self._factor(depth)))]
             elif self._starts():
-                if self.peek().kind == "number":
+                if self.peek().kind == "number" and not self._is_closed(factors[-1]):
                     raise Unreadable("a number right behind a factor")
                 factors.append(self._power(depth))
             else:
@@ -159,6 +112,11 @@ class _Parser:
         if token.text == "|":
             return self._bars == 0
         return token.kind in ("number", "letter") or token.text in _STARTS
+
+    def _is_closed(self, factor: Node) -> bool:
+        """Whether a number may follow: 10!10! and 2^{3}5 are products, x2 and 2^35 are none."""
+        last = self._tokens[self._at - 1].text
+        return last == "!" or (factor.op in ("power", "binomial") and last == "}")
 
     def _power(self, depth: int) -> Node:
         node, level = self._atom(depth + 1), depth

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 
-from .expression import Node, Unreadable
+from .expression import Unreadable, complex_number
+from .matrices import read_matrix
 from .notation import plain, split_top
 from .parser import parse
 from .relations import read_relations
+from .sets import EMPTY, read_combined, read_named_set
 from .shapes import (
     Based,
     Choice,
     Interval,
     Items,
-    Matrix,
     Quantity,
     Ratio,
     Scalar,
     Shape,
-    Union,
     Words,
 )
 from .spoken import marked
@@ -30,11 +30,10 @@ MAX_ITEMS = 100
 _COMMA = re.compile(
     r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
 )
-_CUP = re.compile(r"\\cup(?![A-Za-z])")
 _COLON = re.compile(r":")
+_TO = re.compile(r"(?<=[0-9])\s*(?:\\text\{\s*to\s*\}|(?<=\s)to(?=\s))\s*(?=[0-9])")
 _GROUPED = re.compile(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_MATRIX = re.compile(r"\\begin\{([pbBv]?matrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _BASED = re.compile(
     r"([0-9A-Z]+)\s*_\s*(?:\{\s*(?:\\text\{\s*)?([0-9]+|ten|two|eight)(?:\s*\})?\s*\}|([0-9]))"
 )
@@ -42,39 +41,11 @@ _CHOICE = re.compile(
     r"(?:\\text\{\s*)?\(\s*([A-Z])\s*\)(?:\s*\})?\.?\s*(.*)|\\text\{\s*([A-Z])[.)]?\s*\}|([A-Z])[.)]()"
 )
 _LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-][\w: ,.'-]+)?")  # linear: one class at a time
-_SHORT_WORDS = frozenset(
-    [
-        "yes",
-        "no",
-        "odd",
-        "even",
-        "one",
-        "two",
-        "six",
-        "ten",
-        "all",
-        "none",
-        "any",
-        "max",
-        "min",
-        "mon",
-        "tue",
-        "wed",
-        "thu",
-        "fri",
-        "sat",
-        "sun",
-        "may",
-        "jan",
-        "feb",
-        "red",
-        "not",
-        "neg",
-        "pos",
-        "inf",
-        "dne",
-    ]
-)
+_SHORT_WORDS = frozenset((
+    "yes", "no", "odd", "even", "one", "two", "six", "ten", "all", "none", "any", "max", "min",
+    "mon", "tue", "wed", "thu", "fri", "sat", "sun", "may", "jan", "feb", "red", "not", "neg",
+    "pos", "inf", "dne",
+))  # fmt: skip
 _PIECE = re.compile(r"\\text\{([^{}]*)\}")
 
 
@@ -107,12 +78,8 @@ def read_plain(text: str, depth: int) -> Shape:
     return _quantity(text, depth)
 
 
-def _reals(text: str, depth: int) -> Shape | None:
-    del depth
-    if text not in ("\\reals", "\\text{all real numbers}", "\\text{all reals}", "all real numbers"):
-        return None
-    infinity = Node("constant", name="infty")
-    return Interval(Node("negative", (infinity,)), infinity, True, True)
+def _named_set(text: str, depth: int) -> Shape | None:
+    return read_named_set(text, read_plain, depth)
 
 
 def _choice(text: str, depth: int) -> Shape | None:
@@ -151,18 +118,7 @@ def _is_word(text: str) -> bool:
 
 
 def _matrix(text: str, depth: int) -> Shape | None:
-    match = _MATRIX.fullmatch(text)
-    if match is None:
-        return None
-    if match[1] == "vmatrix":
-        raise Unreadable("a determinant is not worked out")
-    lines = [line for line in match[2].split("\\newline") if line.strip()]
-    rows = tuple(
-        tuple(read_plain(entry.strip(), depth + 1) for entry in line.split("&")) for line in lines
-    )
-    if not rows or len({len(row) for row in rows}) != 1 or sum(map(len, rows)) > MAX_ITEMS:
-        raise Unreadable("rows of a matrix that differ in length, or too many")
-    return Matrix(rows)
+    return read_matrix(text, depth, read_plain)
 
 
 def _relations(text: str, depth: int) -> Shape | None:
@@ -188,11 +144,8 @@ def _items(kind: str, parts: list[str], depth: int) -> Items:
     return Items(kind, tuple(shapes))  # pyright: ignore[reportArgumentType]
 
 
-def _union(text: str, depth: int) -> Shape | None:
-    parts, found = split_top(text, _CUP)
-    if not found:
-        return None
-    return Union(tuple(read_plain(part, depth + 1) for part in parts))
+def _combined(text: str, depth: int) -> Shape | None:
+    return read_combined(text, read_plain, depth)
 
 
 _BRACKETS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
@@ -236,9 +189,13 @@ def _encloses(text: str, opening: str, ending: str) -> bool:
 
 def _set(inside: str, depth: int) -> Shape:
     """{1, 2}, or {x | a condition on x}."""
-    builder = re.fullmatch(r"([a-z])(?:\s*\\in\s*\\reals)?\s*(?:\||:)\s*(.+)", inside)
+    builder = re.fullmatch(
+        r"([a-z])(?:\s*\\in\s*\\reals)?\s*(?:\||:|\\text\{ such that \})\s*(.+)", inside
+    )
     if builder is not None:
         return read_plain(builder[2], depth + 1)
+    if not inside.strip():
+        return EMPTY
     parts, _ = split_top(inside, re.compile("[,;]"))
     return _items("set", parts, depth)
 
@@ -247,7 +204,7 @@ def _special(text: str, depth: int) -> Shape | None:
     if match := _BASED.fullmatch(text):
         named = {"ten": 10, "two": 2, "eight": 8}.get(match[2] or "")
         return Based(match[1], named or int(match[2] or match[3]))
-    parts, found = split_top(text, _COLON)
+    parts, found = split_top(_TO.sub(":", text), _COLON)
     if found and len(parts) <= 4:
         return Ratio(tuple(read_plain(part, depth + 1) for part in parts))
     return None
@@ -259,7 +216,7 @@ def _quantity(text: str, depth: int) -> Shape:
         return Quantity(read_plain(value, depth + 1), unit)
     if "\\pm" in text or "\\mp" in text:
         return _plus_minus(text)
-    return Scalar(parse(text))
+    return Scalar(complex_number(parse(text)))
 
 
 def _plus_minus(text: str) -> Shape:
@@ -270,6 +227,6 @@ def _plus_minus(text: str) -> Shape:
 
 
 _READERS = (
-    _reals, _choice, _words, _matrix, _relations, _several, _union, _bracketed, _special,
+    _named_set, _choice, _words, _matrix, _relations, _several, _combined, _bracketed, _special,
 )  # fmt: skip
 """In the order in which they are tried."""

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 
 from .expression import Node, Unreadable, symbols
+from .names import APPLIED, name_of, several
 from .notation import split_top
+from .numeric import differ
 from .parser import parse
-from .shapes import Interval, Items, Named, Relation, Shape, Union
+from .sets import REALS, common, without
+from .shapes import Chain, Interval, Items, Named, Relation, Scalar, Shape, Union, leaves
 
 Read = Callable[[str, int], Shape]
 """What reads an answer in one spelling, so deep in brackets: all of it is one grammar."""
 
 _OPERATOR = re.compile(r"\\leq(?![A-Za-z])|\\geq(?![A-Za-z])|\\neq(?![A-Za-z])|[=<>]")
-_IN = re.compile(r"(?P<name>[A-Za-z])\s*\\in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
+_IN = re.compile(r"(?P<name>[A-Za-z])\s*\\(?P<not>not)?in(?![A-Za-z])\s*(?P<set>.+)", re.DOTALL)
 _JOINT = re.compile(
     r"[,;](?:\s*(?:\\text\{\s*)?(?:and|or)(?![a-z])(?:\s*\})?)?"
     r"|\\text\{\s*,?\s*(?:and|or)\s*\}|(?<![a-z\\])(?:and|or)(?![a-z])"
 )
-_LETTER = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:\s*_\s*(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?'*"
-_NAME = re.compile(
-    rf"{_LETTER}(?:\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})*\s*\))?"
-    rf"|\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)"
-    r"|[A-Z]{2,3}|\\text\{[A-Za-z ]+\}|\\angle\s*[A-Z]{1,3}|P\(.{1,20}\)"
-    r"|\\frac\s*\{\s*d\s*[a-z]\s*\}\s*\{\s*d\s*[a-z]\s*\}"
-)
-_NO_NAME = frozenset(("e", "i", "\\pi", "\\infty"))
 _INVERSE = {">": "<", "\\geq": "\\leq"}
 _OPS = {"=": "=", "<": "<", "\\leq": "<=", "\\neq": "!="}
 
@@ -37,14 +33,19 @@ def read_relations(text: str, depth: int, read: Read) -> Shape | None:
     Raises:
         Unreadable: it does, and is not understood.
     """
-    if match := _IN.fullmatch(text):
-        return Named(match["name"], read(match["set"], depth + 1))
     parts, joints = split_top(text, _JOINT)
-    if joints and all(_operators(part) for part in parts):
+    if joints and all(_operators(part) or _IN.fullmatch(part) for part in parts):
         return _joined([_one(part, depth, read) for part in parts], joints)
+    if match := _IN.fullmatch(text):
+        return _in(match, depth, read)
     return (
         _one(text, depth, read) if not joints and _operators(text) else _shared(text, depth, read)
     )
+
+
+def _in(match: re.Match[str], depth: int, read: Read) -> Named:
+    found = read(match["set"], depth + 1)
+    return Named(match["name"], without(REALS, found) if match["not"] else found)
 
 
 def _operators(text: str) -> list[str]:
@@ -54,8 +55,10 @@ def _operators(text: str) -> list[str]:
 def _shared(text: str, depth: int, read: Read) -> Shape | None:
     """`x = 3, -3` and `x = 3 or -3`: one name for all that follows."""
     sides, found = split_top(text, _OPERATOR)
-    if found == ["="] and _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
-        return Named(_name(sides[0]), read(sides[1], depth + 1))
+    if found == ["="] and (name := name_of(sides[0])):
+        return Named(name, read(sides[1], depth + 1))
+    if (points := _exceptions(sides, found, depth, read)) is not None:
+        return points
     if found:
         raise Unreadable("relations and other things mixed")
     return None
@@ -79,21 +82,57 @@ def _relation(left: Node, op: str, right: Node) -> Relation:
 
 
 def _one(text: str, depth: int, read: Read) -> Shape:
+    if match := _IN.fullmatch(text):
+        return _in(match, depth, read)
     sides, found = split_top(text, _OPERATOR)
     if found == ["="]:
-        if _NAME.fullmatch(sides[0]) and sides[0] not in _NO_NAME:
-            return Named(_name(sides[0]), read(sides[1], depth + 1))
-        if _NAME.fullmatch(sides[1]) and sides[1] not in _NO_NAME:
-            return Named(_name(sides[1]), read(sides[0], depth + 1))
+        for name, value in ((name_of(sides[0]), sides[1]), (name_of(sides[1]), sides[0])):
+            if name:
+                return Named(name, read(value, depth + 1))
         return Relation("=", parse(sides[0]), parse(sides[1]))
-    nodes = [parse(side) for side in sides]
+    if (points := _exceptions(sides, found, depth, read)) is not None:
+        return points
+    if len(found) > 1 and set(found) == {"="}:
+        return _equal_sides(sides, depth, read)
+    nodes = _sides(sides)
     if all(op in _INVERSE for op in found):
         nodes, found = nodes[::-1], [_INVERSE[op] for op in reversed(found)]
     if len(found) == 2 and all(op in ("<", "\\leq") for op in found) and nodes[1].op == "symbol":
         return Named(nodes[1].name, Interval(nodes[0], nodes[2], found[0] == "<", found[1] == "<"))
     if len(found) != 1:
-        raise Unreadable("a chain of relations")
+        if any(op in _INVERSE for op in found):
+            raise Unreadable("a chain of relations in both directions")
+        return Chain(tuple(found), tuple(nodes))
     return _half_line(nodes[0], found[0], nodes[1])
+
+
+def _sides(sides: list[str]) -> list[Node]:
+    """f(2) < f(1) is about values of f, not about f times 2."""
+    applied = [APPLIED.fullmatch(side) for side in sides]
+    functions = [re.sub(r"\s", "", match["function"]) for match in applied if match]
+    if len(functions) < 2 or len(set(functions)) > 1:
+        return [parse(side) for side in sides]
+    return [
+        Node("symbol", name=re.sub(r"\s", "", side)) if match else parse(side)
+        for side, match in zip(sides, applied, strict=True)
+    ]
+
+
+def _equal_sides(sides: list[str], depth: int, read: Read) -> Shape:
+    """`x = y = 2` names two things; `x = 4/2 = 2` and `2 + 1 + 1 = 3 + 1 = 4` are calculations."""
+    names = [name_of(side) for side in sides]
+    named = [name for name in names[:-1] if name]
+    if len(named) == len(sides) - 1 and not names[-1]:
+        value = read(sides[-1], depth + 1)
+        return Named(several(named), Items("tuple", (value,) * len(named)))
+    nodes = [parse(side) for side in sides[1:]]
+    if names[-1] or any(map(symbols, nodes)):
+        return Chain(("=",) * len(nodes), (parse(sides[0]), *nodes))
+    if any(differ(node, nodes[-1]) for node in nodes):
+        raise Unreadable("a calculation whose steps are not equal")
+    if names[0]:
+        return Named(names[0], read(sides[-1], depth + 1))
+    return Relation("=", parse(sides[0]), nodes[-1])
 
 
 def _half_line(left: Node, op: str, right: Node) -> Shape:
@@ -104,14 +143,27 @@ def _half_line(left: Node, op: str, right: Node) -> Shape:
             return Named(left.name, Interval(Node("negative", (infinity,)), right, True, is_open))
         if right.op == "symbol" and not symbols(left):
             return Named(right.name, Interval(left, infinity, is_open, True))
-    if op == "\\neq" and left.op == "symbol" and not symbols(right):
-        both = Interval(Node("negative", (infinity,)), right, True, True)
-        return Named(left.name, Union((both, Interval(right, infinity, True, True))))
     return _relation(left, op, right)
 
 
-def _name(text: str) -> str:
-    return re.sub(r"[\s{}]", "", text)
+def _exceptions(sides: list[str], found: list[str], depth: int, read: Read) -> Named | None:
+    """All numbers but those in `x != 2, 3`; None if it is something else."""
+    if found != ["\\neq"] or not re.fullmatch(r"[A-Za-z]|\\[a-z]+", sides[0]):
+        return None
+    points = read(sides[1], depth + 1)
+    if any(map(symbols, leaves(points))):
+        return None
+    if isinstance(points, Scalar):
+        points = Items("set", (points,))
+    return Named(sides[0].strip().lstrip("\\"), without(REALS, points))
+
+
+def _is_exception(shape: Shape) -> bool:
+    """Whether this is all numbers but for some: what else is said of them holds, too."""
+    if isinstance(shape, Union):
+        ends = [part for part in shape.parts if isinstance(part, Interval)]
+        return ends[:1] != [] and (ends[0].low, ends[-1].high) == (REALS.low, REALS.high)
+    return shape == REALS
 
 
 def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
@@ -122,15 +174,24 @@ def _joined(shapes: list[Shape], joints: list[str]) -> Shape:
         return Items("list", tuple(shapes))
     if len(set(names)) == 1:
         values = tuple(shape.value for shape in named)
-        if not any(isinstance(value, Interval) for value in values):
+        if not any(isinstance(value, Interval | Union) for value in values):
             return Named(names[0], Items("list", values))
-        if any("and" in joint for joint in joints):
-            raise Unreadable("inequalities joined by `and`")
+        said = " ".join(joints)
+        if "and" in said or ("or" not in said and any(map(_is_exception, values))):
+            return Named(names[0], reduce(common, values))
         return Named(names[0], Union(values))
-    if len(set(names)) < len(names):
-        raise Unreadable("a name with two values, beside others")
-    in_order = sorted(named, key=lambda shape: shape.name)
-    return Named(
-        f"({','.join(shape.name for shape in in_order)})",
-        Items("tuple", tuple(shape.value for shape in in_order)),
-    )
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) < len(names):
+        return _repeated(named, distinct)
+    return Named(several(names), Items("tuple", tuple(shape.value for shape in named)))
+
+
+def _repeated(named: list[Named], distinct: list[str]) -> Named:
+    """p = 5, q = 2; p = 7, q = 2: as (p, q) = (5, 2), (7, 2)."""
+    groups = list[Shape]()
+    for start in range(0, len(named), len(distinct)):
+        group = {shape.name: shape.value for shape in named[start : start + len(distinct)]}
+        if sorted(group) != sorted(distinct):
+            raise Unreadable("a name with two values, beside others")
+        groups.append(Items("tuple", tuple(group[name] for name in distinct)))
+    return Named(several(distinct), Items("list", tuple(groups)))

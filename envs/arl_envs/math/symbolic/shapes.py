@@ -49,7 +49,7 @@ class Items:
     brackets: a list, or an interval), "set" (in braces), "list" (with commas or words between).
     """
 
-    kind: Literal["tuple", "vector", "closed", "set", "list"]
+    kind: Literal["tuple", "vector", "closed", "set", "list", "ordered"]
     items: tuple[Shape, ...]
 
 
@@ -72,7 +72,20 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
+    """Rows of equal length, and a number times them."""
+
     rows: tuple[tuple[Shape, ...], ...]
+    scale: Node | None = None
+    is_turned: bool = False
+    """It was written as a row, or a column, with a T for its transpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """All integers, or the like, but for some."""
+
+    whole: Words
+    removed: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +98,16 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Three or more sides with `ops` (<, \\leq, \\neq or =) between them."""
+
+    ops: tuple[str, ...]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
-    """`name` = something."""
+    """`name` = something; (p, q) and p:q are names of several things, see `names`."""
 
     name: str
     value: Shape
@@ -109,7 +130,7 @@ class Ratio:
 
 Shape = (
     Scalar | Words | Choice | Quantity | Items | Interval | Union | Matrix | Relation | Named
-    | Based | Ratio
+    | Based | Ratio | Without | Chain
 )  # fmt: skip
 
 
@@ -127,7 +148,13 @@ def leaves(shape: Shape) -> Iterator[Node]:
         case Items(items=parts) | Union(parts=parts) | Ratio(parts=parts):
             for part in parts:
                 yield from leaves(part)
-        case Matrix(rows=rows):
+        case Chain(nodes=nodes):
+            yield from nodes
+        case Without(removed=removed):
+            yield from leaves(removed)
+        case Matrix(rows=rows, scale=scale):
+            if scale is not None:
+                yield scale
             for row in rows:
                 for entry in row:
                     yield from leaves(entry)

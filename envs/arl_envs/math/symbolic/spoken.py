@@ -13,7 +13,7 @@ from functools import lru_cache
 from .units import ONE_LETTER, known
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|rm)\s*\{([^{}]{0,100})\}")
-_MATH = re.compile(
+MATH = re.compile(
     r"(?<!\\)\${1,2}([^$]{1,1000}?)(?<!\\)\${1,2}|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]"
 )
 _PRICE = re.compile(r"\s*[0-9][0-9.,]*\s+(?:[a-z]{2,}|a)\b|\s*[0-9][0-9.,]*[.,;?!]*\s*$|.*[a-z]{5}")
@@ -52,8 +52,8 @@ def said_in(question: str) -> Said:
     """What `question` says, between dollar signs and elsewhere."""
     texts = " ".join(match[1] for match in _TEXT.finditer(question))
     bare = _TEXT.sub(" ", question)
-    prose = _MATH.sub(lambda match: match[0] if _is_price(match) else " ", bare)
-    maths = " ".join(_inside(match) for match in _MATH.finditer(bare) if not _is_price(match))
+    prose = MATH.sub(lambda match: match[0] if _is_price(match) else " ", bare)
+    maths = " ".join(_inside(match) for match in MATH.finditer(bare) if not _is_price(match))
     variables = set(re.findall(r"[A-Za-z]", maths))
     variables |= set(_LETTER.findall(prose))
     for match in _TERMS.finditer(bare):

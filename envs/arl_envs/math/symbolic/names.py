@@ -1,0 +1,137 @@
+r"""What stands left of an equals sign and is only a name of what stands right of it.
+
+x, a_{n+1}, f^{-1}(x), f(2), |AB|, \angle ABC, \frac{dy}{dx}, P(A), \det A, \lim_{x\to0}f(x) are
+names, and so are several at once: (p,q), or the ratios V_1:V_2 and \frac{NO}{BO}. x+y is none, nor
+are |x|, \frac{y}{x} and \sin x: an equation with these says something about x.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .expression import number
+from .notation import split_top
+from .shapes import Items, Named, Ratio, Scalar, Shape
+
+_INDEX = r"(?:\s*_\s*(?:\{[^{}=]{1,40}\}|\\triangle\s*[A-Z]{3}|[A-Za-z0-9]))?"
+_PRIMES = r"(?:'+|\s*\^\s*(?:\{\s*(?:(?:\\prime\s*)+|\(\s*[0-9n]\s*\))\s*\}|\\prime))?"
+_INVERSE = r"(?:\s*\^\s*\{\s*-\s*1\s*\})?"
+_LETTER = rf"(?:[A-Za-z]|\\[A-Za-z]+){_INDEX}{_PRIMES}"
+_VECTOR = rf"\\(?:vec|hat|bar|tilde|text|overline|underline)\s*\{{\s*[A-Za-z]{{1,2}}\s*\}}{_INDEX}"
+_SEGMENT = r"[A-Z]{2,4}"
+_LENGTH = rf"\|\s*(?:\\(?:vec|overline)\s*\{{?\s*)?(?:{_SEGMENT}|{_VECTOR}|[A-Z])\s*\}}?\s*\|"
+_AREA = rf"\[\s*{_SEGMENT}\s*\]"
+_MEASURE = rf"(?:{_SEGMENT}|{_LENGTH}|{_AREA}|[A-Z]{_INDEX[:-1]})"
+_ARGUMENT = r"\s*\([^()=<>]{1,30}\)"
+_FUNCTION_NAME = rf"[fghFGHPQpq]{_INDEX}{_PRIMES}{_INVERSE}"
+APPLIED = re.compile(rf"(?P<function>{_FUNCTION_NAME}){_ARGUMENT}")
+_FUNCTION = (
+    rf"{_LETTER}{_INVERSE}\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})*\s*\)|{_FUNCTION_NAME}{_ARGUMENT}"
+    rf"|[A-Zfgh]{_INVERSE}|[fghFGH]{_PRIMES}\s*\(\s*[fghFGH]{_PRIMES}{_ARGUMENT}\s*\)"
+    rf"|\(\s*[fghFGH]\s*(?:\\circ|\\cdot|[-+/])?\s*[fghFGH]\s*\){_INVERSE}{_ARGUMENT}"
+    rf"|[fghFGH]\s*\\circ\s*[fghFGH](?:{_ARGUMENT})?"
+)
+_ANGLE = r"(?:m\s*)?\\(?:measured)?angle\s*(?:[A-Z]{1,3}|[0-9]|\\[a-z]+)"
+_OF_ANGLE = (
+    r"\\(?:sin|cos|tan|cot|sec|csc)\s*"
+    rf"(?:\\(?:theta|alpha|beta|gamma|phi)|[A-Z]{{1,3}}|{_ANGLE})"
+)
+_COMPUTED = (
+    r"\\(?:lim|int|iint|iiint|oint|sum|prod|det|dim|deg|ker|Pr|arg|sup|inf)(?![A-Za-z]).{1,200}"
+)
+_D = r"\{\s*(?:d|\\partial)[^{}=]*(?:\{[0-9]\}[^{}=]*)?\}\s*"
+_ONE = (
+    rf"{_LETTER}|{_VECTOR}|{_SEGMENT}|{_LENGTH}|{_AREA}|{_FUNCTION}|{_ANGLE}|{_OF_ANGLE}"
+    r"|(?:\\angle\s*)?\\text\{[A-Za-z ]+\}(?:\s*[(\[][^()=]{1,30}[)\]])?"
+    rf"|[PE]\s*[(\[].{{1,40}}[)\]]|\\frac\s*{_D}{_D}.{{0,30}}|{_COMPUTED}"
+)
+_NAME = re.compile(_ONE, re.DOTALL)
+_LIST = re.compile(rf"\(\s*(?:{_LETTER}|{_SEGMENT})(?:\s*,\s*(?:{_LETTER}|{_SEGMENT}))+\s*\)")
+_QUOTIENT = re.compile(
+    rf"\\frac\s*\{{\s*(?P<a>{_MEASURE})\s*\}}\s*\{{\s*(?P<b>{_MEASURE})\s*\}}"
+    rf"|(?P<c>{_MEASURE})\s*/\s*(?P<d>{_MEASURE})"
+)
+_NO_NAME = frozenset(("e", "i", "\\pi", "\\infty"))
+_BETWEEN = ", "
+"""Of several names in one; there are no spaces in any."""
+
+
+def name_of(text: str) -> str:
+    """The name that `text` is, in one spelling; "" if it is none."""
+    if text in _NO_NAME:
+        return ""
+    if _LIST.fullmatch(text):
+        return several(split_top(text[1:-1], re.compile(","))[0])
+    if match := _QUOTIENT.fullmatch(text):
+        one, other = (part for part in match.groups() if part)
+        return f"{_plain(one)}:{_plain(other)}"
+    parts, colons = split_top(text, re.compile(":"))
+    if colons and all(map(_NAME.fullmatch, parts)):
+        return ":".join(map(_plain, parts))
+    return _plain(text) if _NAME.fullmatch(text) else ""
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"\\(?:vec|overline|text|triangle)(?![A-Za-z])|^\s*m\s*(?=\\angle)", "", text)
+    return re.sub(r"\\measuredangle", r"\\angle", re.sub(r"[\s{}|]", "", text))
+
+
+def several(names: Sequence[str]) -> str:
+    """One name for all of `names`, in this order."""
+    return f"({_BETWEEN.join(map(_plain, names))})"
+
+
+def _parts(name: str) -> list[str]:
+    if ":" in name:
+        return name.split(":")
+    return name[1:-1].split(_BETWEEN) if _BETWEEN in name else [name]
+
+
+def renamed(shape: Named, name: str) -> Named:
+    """`shape` with its parts in the order that they have in `name`; itself if those are others."""
+    ours, theirs = _parts(name), _parts(shape.name)
+    if ours == theirs or sorted(ours) != sorted(theirs) or len(set(ours)) < len(ours):
+        return shape
+    return Named(name, _permuted(shape.value, [theirs.index(part) for part in ours]))
+
+
+def _permuted(value: Shape, order: list[int]) -> Shape:
+    match value:
+        case Items(kind="tuple", items=parts) if len(parts) == len(order):
+            return Items("tuple", tuple(parts[at] for at in order))
+        case Ratio(parts=parts) if len(parts) == len(order):
+            return Ratio(tuple(parts[at] for at in order))
+        case Items(kind="list" | "set" as kind, items=items):
+            return Items(kind, tuple(_permuted(item, order) for item in items))
+    return value
+
+
+def as_asked(shape: Named, question: str) -> tuple[Shape, ...] | None:
+    """The values of several names in the order in which `question` has them, if it has them all,
+    or else as they are written; None if there are no several."""
+    names = _parts(shape.name)
+    if _BETWEEN not in shape.name or not isinstance(shape.value, Items):
+        return None
+    if shape.value.kind != "tuple":
+        return None
+    last = re.split(r"(?<=[.?!])\s+", question.strip())[-1]
+    places = [re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", last) for name in names]
+    if all(places):
+        at = [place.start() for place in places if place]
+        return tuple(shape.value.items[i] for i in sorted(range(len(at)), key=at.__getitem__))
+    return shape.value.items
+
+
+def in_order_of_names(shape: Named) -> Shape:
+    """The value, with its parts in the order of the alphabet: (1, 2) says so much of x and y."""
+    if _BETWEEN not in shape.name:
+        return shape.value
+    return renamed(shape, f"({_BETWEEN.join(sorted(_parts(shape.name)))})").value
+
+
+def with_ratio(shape: Named) -> Named:
+    """`shape`; a quotient of two names is a ratio: a/b = 3 is a:b = 3:1."""
+    if ":" in shape.name and isinstance(shape.value, Scalar):
+        return Named(shape.name, Ratio((shape.value, Scalar(number(1)))))
+    return shape

@@ -1,0 +1,192 @@
+r"""Sets of real numbers: what is left of one without another, what two have in common, none at all.
+
+Two sets are cut at all their ends, in order: into the ends themselves and the gaps between them.
+Each piece lies in a set or outside, so any combination is a choice of pieces. Ends with variables
+are in no known order, so there may be only one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cmp_to_key
+
+from .expression import Node, Unreadable, numeral, symbols
+from .notation import split_top
+from .numeric import evaluate
+from .shapes import Interval, Items, Scalar, Shape, Union, Without, Words
+
+Read = Callable[[str, int], Shape]
+
+_INFINITY = Node("constant", name="infty")
+_LEAST = Node("negative", (_INFINITY,))
+REALS = Interval(_LEAST, _INFINITY, True, True)
+EMPTY = Items("set", ())
+
+_OPERATOR = re.compile(
+    r"\\(?:cup|cap|(?:small)?setminus|backslash)(?![A-Za-z])|(?<=[\s)\]}])-\s*(?=\\\{)"
+)
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_REALS = re.compile(
+    r"(?:[a-z] (?:is|can be|may be) )?(?:the set of )?(?:all |any )?(?:the )?"
+    r"(?:real numbers?|reals|\\reals)(?: [a-z])?"
+    r"(?:,? (?:(?:except|excluding|besides|other than|but)(?: for| not)?|not equal to)"
+    r" (?:[a-z] ?= ?|the number )?(?P<points>.+))?"
+)
+_NONE = re.compile(
+    r"(?:(?:so |thus )?there (?:is|are|exists?) |(?:it|the (?:equation|system|inequality)) has )?"
+    r"no (?:such )?(?:real(?:-valued)? )?"
+    r"(?:solutions?|roots?|answers?|[a-z]|(?:value|number)s?(?: of [a-z])?)"
+    r"(?: exists?)?"
+    r"|none|(?:the )?(?:empty|null) set|dne|d\.n\.e|(?:(?:the |it |a )?(?:limit |solutions? )?"
+    r"(?:does not|doesn't|do not|don't) exist)|non-?existent|\\emptyset"
+)
+_OTHERS = re.compile(r"\\mathbb\s*\{?\s*([CNQZ])\s*\}?")
+
+
+def read_named_set(text: str, read: Read, depth: int) -> Shape | None:
+    r"""The reals, with or without some numbers, and none at all, in words or signs; else None.
+
+    `\text{all real numbers except } 2`, `\emptyset`, "no solution", DNE.
+    """
+    said = " ".join(_TEXT.sub(r" \1 ", text).split())
+    if match := _OTHERS.fullmatch(said):
+        return Words(f"all of {match[1]}")
+    lower = said.lower().rstrip(".! ")
+    if _NONE.fullmatch(lower):
+        return EMPTY
+    if match := _REALS.fullmatch(lower):
+        return without(REALS, _points(match["points"], read, depth)) if match["points"] else REALS
+    return None
+
+
+def _points(text: str, read: Read, depth: int) -> Shape:
+    shape = read(re.sub(r"(^|[,;]|and|or)\s*[a-z] ?= ?", r"\1 ", text), depth + 1)
+    return shape if isinstance(shape, Items) else Items("set", (shape,))
+
+
+def read_combined(text: str, read: Read, depth: int) -> Shape | None:
+    r"""Sets with \cup, \cap or \setminus between them, from left to right; None if there are none.
+
+    Raises:
+        Unreadable: a part is no set, or its ends are in no known order.
+    """
+    parts, found = split_top(text, _OPERATOR)
+    if not found:
+        return None
+    shapes = [read(part, depth + 1) for part in parts]
+    if set(found) == {"\\cup"}:
+        return Union(tuple(shapes))
+    whole = shapes[0]
+    for sign, shape in zip(found, shapes[1:], strict=True):
+        if sign == "\\cup":
+            whole = _combined(whole, shape, lambda a, b: a or b)
+        else:
+            whole = common(whole, shape) if sign == "\\cap" else without(whole, shape)
+    return whole
+
+
+def without(whole: Shape, removed: Shape) -> Shape:
+    """What is in `whole` and not in `removed`."""
+    if isinstance(whole, Words):
+        return Without(whole, removed)
+    return _combined(whole, removed, lambda a, b: a and not b)
+
+
+def common(one: Shape, other: Shape) -> Shape:
+    """What is in both."""
+    return _combined(one, other, lambda a, b: a and b)
+
+
+def _combined(one: Shape, other: Shape, keep: Callable[[bool, bool], bool]) -> Shape:
+    pieces, others = _pieces(one), _pieces(other)
+    ends = _in_order([end for piece in pieces + others for end in (piece.low, piece.high)])
+    kept = list[bool]()
+    for at in range(2 * len(ends) + 1):
+        inside = [any(_holds(piece, at, ends) for piece in some) for some in (pieces, others)]
+        kept.append(keep(inside[0], inside[1]))
+    return _joined(kept, ends)
+
+
+def _joined(kept: list[bool], ends: list[Node]) -> Shape:
+    """The intervals and points that the pieces make up which are kept."""
+    found, points, at = list[Shape](), list[Shape](), 0
+    while at < len(kept):
+        first = at
+        while at < len(kept) and kept[at]:
+            at += 1
+        if at == first + 1 and first % 2:
+            points.append(Scalar(ends[first // 2]))
+        elif at > first:
+            low = _LEAST if first == 0 else ends[(first - 1) // 2]
+            high = _INFINITY if at == len(kept) else ends[(at - 1) // 2]
+            found.append(Interval(low, high, first % 2 == 0, (at - 1) % 2 == 0))
+        at += 1
+    if points:
+        found.append(Items("set", tuple(points)))
+    if not found:
+        return EMPTY
+    return found[0] if len(found) == 1 else Union(tuple(found))
+
+
+def _pieces(shape: Shape) -> list[Interval]:
+    """Intervals; a point is one from itself to itself."""
+    match shape:
+        case Interval():
+            return [shape]
+        case Union(parts=parts):
+            return [piece for part in parts for piece in _pieces(part)]
+        case Items(kind="tuple", items=(Scalar(node=a), Scalar(node=b))):
+            return [Interval(a, b, True, True)]
+        case Items(kind="closed", items=(Scalar(node=a), Scalar(node=b))):
+            return [Interval(a, b, False, False)]
+        case Items(kind="set" | "list", items=items):
+            nodes = [item.node for item in items if isinstance(item, Scalar)]
+            if len(nodes) == len(items):
+                return [Interval(node, node, False, False) for node in nodes]
+    raise Unreadable("no set of real numbers")
+
+
+def _in_order(ends: list[Node]) -> list[Node]:
+    """Every finite end once."""
+    finite = [end for end in ends if end not in (_INFINITY, _LEAST)]
+    distinct = list[Node]()
+    for end in sorted(finite, key=cmp_to_key(_order)):
+        if not distinct or _order(distinct[-1], end):
+            distinct.append(end)
+    return distinct
+
+
+def _order(one: Node, other: Node) -> int:
+    """-1, 0 or 1, as one is less than, equal to or greater than the other.
+
+    Raises:
+        Unreadable: that cannot be told.
+    """
+    if one == other:
+        return 0
+    ours, theirs = numeral(one), numeral(other)
+    if ours is not None and theirs is not None:
+        return (ours.value > theirs.value) - (ours.value < theirs.value)
+    if symbols(one) | symbols(other):
+        raise Unreadable("ends whose order depends on variables")
+    try:
+        a, b = evaluate(one, {}), evaluate(other, {})
+    except (ArithmeticError, ValueError) as error:
+        raise Unreadable("an end whose value is not known") from error
+    if a.imag or b.imag or not abs(a.real - b.real) > 1e-9 * (1 + abs(a.real) + abs(b.real)):
+        raise Unreadable("ends that are too close to each other to tell")
+    return 1 if a.real > b.real else -1
+
+
+def _place(node: Node, ends: list[Node]) -> int:
+    """Where `node` is among the pieces: gaps have even numbers, and ends odd ones."""
+    if node in (_INFINITY, _LEAST):
+        return 2 * len(ends) + 1 if node == _INFINITY else -1
+    return next(2 * at + 1 for at, end in enumerate(ends) if not _order(node, end))
+
+
+def _holds(piece: Interval, at: int, ends: list[Node]) -> bool:
+    low, high = _place(piece.low, ends), _place(piece.high, ends)
+    is_end = (at == low and not piece.left_open) or (at == high and not piece.right_open)
+    return low < at < high or (is_end and low <= high)
