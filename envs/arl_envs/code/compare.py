@@ -1,17 +1,19 @@
 """Comparison of what came out with what should have: outside, of plain values alone.
 
-What came out is hostile. Nothing of it is executed or imported, no method of it is called, and
-work stays linear in its size.
+What came out is hostile. Nothing of it is executed or imported, no class of it gets here, and work
+stays linear in its size.
 """
 
 from __future__ import annotations
 
+import cmath
 import json
-import math
+import numbers
 import re
+from collections import OrderedDict, deque
 from typing import Any
 
-from .driver import encode
+from .driver import ALL, PLAIN, decode, encode
 from .problem import EXACT, Tolerance
 
 _BLANK = b" \t\r\n"
@@ -57,56 +59,94 @@ def _same_line(wanted: bytes, line: bytes, tolerance: Tolerance) -> bool:
     )
 
 
-def same_value(expected: Any, said: bytes, *, tolerance: Tolerance = EXACT) -> bool:
+def same_value(
+    expected: Any, said: bytes, *, tolerance: Tolerance = EXACT, python: bool = False
+) -> bool:
     """Whether the driver's line `said` holds `expected`.
 
-    As in Python 1 equals 1.0; unlike there True is not 1, and a tuple may stand for a list. Where
-    a float is wanted, a number may differ by `tolerance`.
+    As in Python 1 equals 1.0, and a tuple may stand for a list. Where a float is wanted, a number
+    may differ by `tolerance`. With `python`, whatever is == in Python is the same, such as True
+    and 1, or a Counter and a dictionary; else only plain values are, of the same type.
+    """
+    try:
+        value = value_of(said, python=python)
+    except ValueError:
+        return False
+    return equal(expected, value, tolerance=tolerance, python=python)
+
+
+def value_of(said: bytes, *, python: bool) -> Any:
+    """The value in the driver's line.
+
+    Raises:
+        ValueError: there is none, or with `python` unset one that is not plain.
     """
     try:
         (line,) = said.splitlines()
-        value = json.loads(line)["value"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return decode(json.loads(line)["value"], ALL if python else PLAIN)
+    except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError, RecursionError) as e:
+        raise ValueError(f"no value: {e}") from e
+
+
+def equal(wanted: Any, got: Any, *, tolerance: Tolerance, python: bool) -> bool:
+    """Whether two values are the same; both of built-in types alone, so that == is Python's."""
+    try:
+        return (python and wanted == got) or _same(wanted, got, tolerance, python)
+    except (RecursionError, ArithmeticError):
         return False
-    return _same(encode(expected), value, tolerance)
 
 
-def _same(wanted: Any, got: Any, tolerance: Tolerance) -> bool:
-    """Of two encoded values; as deep as `wanted` is, which is ours."""
-    if isinstance(wanted, bool) or isinstance(got, bool) or wanted is None or got is None:
+def _same(wanted: Any, got: Any, tolerance: Tolerance, python: bool) -> bool:
+    if not python and (isinstance(wanted, bool) or isinstance(got, bool)):
         return wanted is got
-    if isinstance(wanted, str) or isinstance(got, str):
-        return type(wanted) is type(got) and wanted == got
-    if isinstance(wanted, int | float):
-        if not isinstance(got, int | float):
+    if isinstance(wanted, float | complex):
+        return _is_number(got) and (wanted == got or _close(wanted, got, tolerance))
+    if isinstance(wanted, list | tuple | deque):
+        fits = list | tuple if isinstance(wanted, list) else type(wanted)
+        return isinstance(got, fits) and _same_items(wanted, got, tolerance, python)
+    if isinstance(wanted, set | frozenset):
+        if not isinstance(got, set | frozenset):
             return False
-        return wanted == got or (isinstance(wanted, float) and _close(wanted, got, tolerance))
-    if not isinstance(got, dict) or len(got) != 1:
-        return False
-    ((kind, items),), ((other_kind, others),) = wanted.items(), got.items()
-    if other_kind not in ({"list", "tuple"} if kind == "list" else {kind}):
-        return False
-    return _same_items(items, others, tolerance, pairs=kind == "dict")
+        return _same_items(_sorted(wanted), _sorted(got), tolerance, python)
+    if isinstance(wanted, dict):
+        return isinstance(got, dict) and _same_pairs(wanted, got, tolerance, python)
+    return wanted == got
 
 
-def _same_items(items: list[Any], others: Any, tolerance: Tolerance, *, pairs: bool) -> bool:
-    if not isinstance(others, list) or len(items) != len(others):
-        return False
-    if pairs:
-        return all(
-            isinstance(other, list)
-            and len(other) == 2
-            and _same(item[0], other[0], EXACT)
-            and _same(item[1], other[1], tolerance)
-            for item, other in zip(items, others, strict=True)
-        )
-    return all(_same(item, other, tolerance) for item, other in zip(items, others, strict=True))
+def _same_items(wanted: Any, got: Any, tolerance: Tolerance, python: bool) -> bool:
+    return len(wanted) == len(got) and all(
+        _same(item, other, tolerance, python) for item, other in zip(wanted, got, strict=True)
+    )
 
 
-def _close(wanted: float, got: float, tolerance: Tolerance) -> bool:
+def _same_pairs(
+    wanted: dict[Any, Any], got: dict[Any, Any], tolerance: Tolerance, python: bool
+) -> bool:
+    if isinstance(wanted, OrderedDict) and isinstance(got, OrderedDict):
+        pairs = list(wanted.items()), list(got.items())
+        return _same_items(*pairs, tolerance, python)
+    keys = {key: key for key in got}
+    return len(wanted) == len(got) and all(
+        key in keys
+        and _same(key, keys[key], EXACT, python)
+        and _same(value, got[key], tolerance, python)
+        for key, value in wanted.items()
+    )
+
+
+def _sorted(items: Any) -> list[Any]:
+    return sorted(items, key=lambda item: json.dumps(encode(item)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Number) and not isinstance(value, bool)
+
+
+def _close(wanted: complex, got: Any, tolerance: Tolerance) -> bool:
     """Neither infinity nor NaN is close to anything."""
     try:
+        got = got if isinstance(got, complex) else float(got)
         bound = max(tolerance.relative * abs(wanted), tolerance.absolute)
-        return math.isfinite(wanted - got) and abs(wanted - got) <= bound
+        return cmath.isfinite(wanted - got) and abs(wanted - got) <= bound
     except OverflowError:  # a whole number that no float holds
         return False

@@ -8,47 +8,169 @@ expected value, so a submission that forges that line must still know the right 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+from collections import Counter, OrderedDict, deque, namedtuple
+from types import MappingProxyType
 from typing import Any
 
 MAX_DEPTH = 50
 """Of values inside values."""
+MAX_EQUAL_HASHES = 100
+"""Of different keys in one container: more are made to slow down whoever compares them."""
 
-CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "set"}
+Built = namedtuple("Built", "source args attributes")
+"""An argument that only the submission's process can make: `source`, a name or an expression,
+evaluated there; then called with `args`, unless they are None; then given `attributes`."""
+Keyword = namedtuple("Keyword", "name value")
+"""An argument that is given by its name."""
+
+CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
+MAPPINGS = {Counter: "counter", OrderedDict: "ordered", dict: "dict"}
+PLAIN = frozenset({"list", "tuple", "set", "frozenset", "dict", "float"})
+"""The kinds of values that are plain; those of `ALL` are those that Python's == knows, too."""
+ALL = PLAIN | {"like", "deque", "counter", "ordered", "bytes", "bytearray", "complex", "range"}
+ALL |= {"decimal", "fraction"}
+ARGUMENTS = ALL | {"built", "keyword"}
+_KINDS = {name: kind for kind, name in (CONTAINERS | MAPPINGS).items()}
+_NUMBERS = {("decimal", "Decimal"): "decimal", ("fractions", "Fraction"): "fraction"}
+_VIEWS = (type({}.keys()), type({}.items()))
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """A value of plain built-in types as JSON that tells them apart.
+    """A value of built-in types as JSON that tells them apart; dictionaries keep their order.
+
+    Subclasses are marked as such, and stand for what they hold: no method of theirs is called.
 
     Raises:
-        TypeError: it, or something in it, is of any other type: subclasses are others, too.
+        TypeError: it, or something in it, is of any other type.
         ValueError: it is nested too deeply.
     """
     kind = type(value)
-    if value is None or kind in (bool, int, float, str):
+    if value is None or kind in (bool, int, str):
         return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
     if depth >= MAX_DEPTH:
         raise ValueError("nested too deeply")
-    if kind is dict:
-        pairs = [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]
-        return {"dict": sorted(pairs, key=json.dumps)}
-    if kind not in CONTAINERS:
-        raise TypeError(f"{kind.__name__} is no plain value")
-    items = [encode(item, depth + 1) for item in value]
-    if CONTAINERS[kind] == "set":
-        items.sort(key=json.dumps)
-    return {CONTAINERS[kind]: items}
+    if kind in MAPPINGS:
+        pairs = kind.items(value)
+        return {MAPPINGS[kind]: [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in pairs]}
+    if kind in CONTAINERS:
+        items = [encode(item, depth + 1) for item in value]
+        if CONTAINERS[kind] in ("set", "frozenset"):
+            items.sort(key=json.dumps)
+        return {CONTAINERS[kind]: items}
+    if kind in (bytes, bytearray):
+        return {kind.__name__: value.hex()}
+    if kind is complex:
+        return {"complex": [encode(value.real), encode(value.imag)]}
+    if kind is range:
+        return {"range": [value.start, value.stop, value.step]}
+    if kind is Built:
+        made = [value.args, value.attributes]
+        return {"built": [value.source, *(encode(part, depth + 1) for part in made)]}
+    if kind is Keyword:
+        return {"keyword": [value.name, encode(value.value, depth + 1)]}
+    if name := _NUMBERS.get((kind.__module__, kind.__qualname__)):
+        return {name: str(value) if name == "decimal" else [value.numerator, value.denominator]}
+    return {"like": encode(_held(value, kind), depth)}
 
 
-def decode(value: Any) -> Any:
-    """What `encode` was given."""
+def _held(value: Any, kind: type) -> Any:
+    """What a subclass of a built-in type holds."""
+    if issubclass(kind, int):
+        return int.__index__(value)
+    if issubclass(kind, float):
+        return float.__pos__(value)
+    if issubclass(kind, str):
+        return str.__str__(value)
+    if issubclass(kind, complex):
+        return complex.__pos__(value)
+    if issubclass(kind, bytes):
+        return bytes.__add__(value, b"")
+    for base in MAPPINGS:
+        if issubclass(kind, base):
+            pairs = base.items(value)
+            return Counter(dict(pairs)) if base is Counter else base(pairs)
+    for base in CONTAINERS:
+        if issubclass(kind, base):
+            return base(base.__iter__(value))
+    if kind in _VIEWS:
+        return set(value)
+    if kind is MappingProxyType:
+        return dict(value)
+    raise TypeError(f"{kind.__name__} is no plain value")
+
+
+def decode(value: Any, kinds: Any = ARGUMENTS, names: Any = None) -> Any:
+    """What `encode` was given, of these `kinds`; with `names`, also what a submission makes.
+
+    Raises:
+        ValueError, TypeError, KeyError, ArithmeticError: no `encode` would have said so.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, items),) = value.items()
-    if kind == "dict":
-        return {decode(k): decode(v) for k, v in items}
-    return {"list": list, "tuple": tuple, "set": set}[kind](map(decode, items))
+    if kind not in kinds:
+        raise ValueError(f"{kind}: no kind of value that is allowed")
+    if kind in ("built", "keyword"):
+        parts = [decode(item, kinds, names) for item in items]
+        made = Built(*parts) if kind == "built" else Keyword(*parts)
+        return _make(made, names) if kind == "built" and names is not None else made
+    if kind == "like":
+        return decode(items, kinds, names)
+    if kind in ("dict", "ordered", "counter"):
+        pairs = dict([(decode(k, kinds, names), decode(v, kinds, names)) for k, v in items])
+        return _KINDS[kind](_fair(pairs))
+    if kind in _KINDS:
+        parts = [decode(item, kinds, names) for item in items]
+        return _KINDS[kind](_fair(parts) if kind in ("set", "frozenset") else parts)
+    return _decode_atom(kind, items)
+
+
+def _decode_atom(kind: str, said: Any) -> Any:
+    if kind == "float":
+        return float(said)
+    if kind == "complex":
+        return complex(*map(decode, said))
+    if kind == "range":
+        return range(*said)
+    if kind == "decimal":
+        from decimal import Decimal
+
+        number = Decimal(said)
+        if not number.is_finite() or abs(number.adjusted()) > 5000:
+            raise ValueError("a decimal number that is too large")
+        return number
+    if kind == "fraction":
+        from fractions import Fraction
+
+        return Fraction(*map(int, said))
+    return {"bytes": bytes, "bytearray": bytearray}[kind].fromhex(said)
+
+
+def _fair(keys: Any) -> Any:
+    if len(keys) > 1000 and max(Counter(map(hash, keys)).values()) > MAX_EQUAL_HASHES:
+        raise ValueError("keys that are made to have one hash")
+    return keys
+
+
+def _make(built: Any, names: dict[str, Any]) -> Any:
+    value = eval(built.source, names)
+    if built.args is not None:
+        positional, named = _arguments(built.args)
+        value = value(*positional, **named)
+    for name, attribute in (built.attributes or {}).items():
+        setattr(value, name, attribute)
+    return value
+
+
+def _arguments(args: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments by place, and by name."""
+    named = {arg.name: arg.value for arg in args if type(arg) is Keyword}
+    return [arg for arg in args if type(arg) is not Keyword], named
 
 
 def main() -> None:
@@ -65,7 +187,8 @@ def main() -> None:
         call = getattr(names["Solution"](), order["entry"], None)
     if not callable(call):
         raise NameError(f"the submission defines no function called {order['entry']}")
-    value = call(*decode(order["args"]))
+    positional, named = _arguments(decode(order["args"], names=names))
+    value = call(*positional, **named)
     try:
         said = {"value": encode(value)}
     except (TypeError, ValueError, RecursionError) as error:

@@ -31,7 +31,7 @@ SYSTEM_PROMPT = "Solve the task in Python. Answer with one ```python block."
 class CodeEnv(Env):
     """Ask for a program; tool calls run programs, a message without any is the submission.
 
-    The submission is the message's last fenced block of Python. It runs in a sandbox once per
+    The submission is a fenced block of the message (`extract.py`). It runs in a sandbox once per
     hidden test; the reward comes with the last step only. `options` are the fields of `Options`.
 
     Raises:
@@ -120,7 +120,7 @@ class CodeEnv(Env):
         return Step(messages, 0.0, False, False, info)
 
     async def _submit(self, text: str) -> Step:
-        source = last_program(text)
+        source = last_program(text, self._problem.entry)
         whole = self._options.reward == "fraction"
         grade = Grade(Verdict.NO_CODE, total=len(self._problem.hidden), detail=NO_CODE)
         if source is not None:

@@ -1,6 +1,14 @@
-"""The program in a message: its last fenced block of Python."""
+"""The program in a message: which of its fenced blocks it is, and what stands in that block.
+
+Fences are those of CommonMark: three or more backticks or tildes, also in list items and quotes
+(https://spec.commonmark.org/0.31.2/#fenced-code-blocks).
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 MAX_PROGRAM_CHARS = 100_000
 """A longer block is no program that anybody wrote; every test would have to carry it."""
@@ -8,39 +16,156 @@ MAX_BLOCKS = 1000
 """Of a message; one of more holds no program, as reading it would hold up everybody else."""
 MAX_FENCES = 10 * MAX_BLOCKS
 """The same of fences, closing a block or not."""
-_FENCE = "```"
-_TAGS = ("", "python", "py", "python3")
+
+MAX_QUOTES, MAX_ITEMS = 10, 100
+"""Quotes and list items inside each other; deeper ones are text."""
+
+_OPENS = re.compile(r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<said>.*))")
+_ITEM = re.compile(r"(?:[-+*]|[0-9]{1,9}[.)])(?P<gap>[ \t]+)(?=\S)")
+_QUOTE = re.compile(r"[ \t]{0,3}>[ ]?")
+_PYTHON = re.compile(r"[{.\s]*(?:i?python|py)[0-9.]*(?![\w.+#-])", re.IGNORECASE)
+_READS = re.compile(r"\b(?:input|stdin|fileinput)\b|\bopen\(\s*(?:0|['\"]/dev/stdin)|\bos\.read\(")
 
 
-def last_program(text: str) -> str | None:
-    """The last closed block that is marked as Python, or not marked at all; None without one.
+class _Block(NamedTuple):
+    program: str
+    is_marked: bool
+    """Whether it is marked as Python; else it is not marked at all."""
+    is_closed: bool
 
-    A block that was never closed is no program: the message was cut off inside it. Lines end with
-    a line feed; nothing else ends one, so that strings in a program stay what they are.
+
+def last_program(text: str, entry: str | None = None) -> str | None:
+    """The program in `text`; None if there is none.
+
+    Candidates are blocks that are marked as Python, or not marked at all. Closed ones come before
+    one that runs to the end of the message; then those that do what the task asks for: define the
+    function `entry`, or read standard input if `entry` is "" (None: nothing is known); then those
+    that are marked; and of several the last. So output, or an example of use, may follow.
+
+    Lines end with a line feed; nothing else ends one, so that strings in a program stay what they
+    are.
     """
-    if text.count(_FENCE) > MAX_FENCES:
+    if text.count("```") + text.count("~~~") > MAX_FENCES:
         return None
+    best: tuple[bool, bool, bool] | None = None
     found: str | None = None
-    tag: str | None = None
-    start, blocks, at = 0, 0, 0
-    while (mark := text.find(_FENCE, at)) >= 0:
-        line = text.rfind("\n", 0, mark) + 1
-        end = text.find("\n", mark)
-        end = len(text) if end < 0 else end
-        at = end
-        if text[line:mark].strip():
-            continue
-        words = text[mark + len(_FENCE) : end].strip()
-        if tag is None:
-            tag, start = words.lower(), end + 1
-        elif not words:
-            if tag in _TAGS and _is_program(block := text[start:line]):
-                found = block
-            tag, blocks = None, blocks + 1
-        if blocks > MAX_BLOCKS:
+    for number, block in enumerate(_blocks(text)):
+        if number >= MAX_BLOCKS:
             return None
-    return found and found.replace("\r\n", "\n")
+        if block is None:
+            continue
+        rank = (block.is_closed, _fits(block.program, entry), block.is_marked)
+        if best is None or rank >= best:
+            best, found = rank, block.program
+    return found
 
 
-def _is_program(block: str) -> bool:
-    return len(block) <= MAX_PROGRAM_CHARS and bool(block.strip())
+def _fits(program: str, entry: str | None) -> bool:
+    """Whether `program` has what the task asks for, as far as a glance can tell."""
+    if not entry:
+        return entry is None or _READS.search(program) is not None
+    name = re.escape(entry)
+    defined = (
+        rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^{name}\b[^=\n]*=(?!=)|\bimport\b.*\b{name}\b"
+    )
+    return re.search(defined, program, re.MULTILINE) is not None
+
+
+class _Fence(NamedTuple):
+    mark: str
+    info: str
+    start: int
+    """The number of the line behind it."""
+    quotes: int
+    """The marks of quotation before it, which each line of the block has, too."""
+    column: int
+    """How far it is indented."""
+    reach: int
+    """How far the fence that closes it may be indented."""
+
+
+def _blocks(text: str) -> Iterator[_Block | None]:
+    """The fenced blocks of `text` in their order; None for one that cannot be a program."""
+    fence: _Fence | None = None
+    columns: list[int] = []
+    lines = text.replace("\r\n", "\n").split("\n")
+    for number, line in enumerate(lines):
+        if fence is not None:
+            bare, depth = _unquoted(line, fence.quotes)
+            quote_ended = depth < fence.quotes
+            if not quote_ended and not _closes(bare, fence):
+                continue
+            yield _block(lines[fence.start : number], fence, is_closed=True)
+            fence = None
+            if not quote_ended:
+                continue
+        bare, quotes = _unquoted(line, MAX_QUOTES)
+        bare, column = _entered(bare, columns)
+        if match := _OPENS.fullmatch(bare):
+            item = columns[-1] if columns else 0
+            reach = (item if column <= item + 3 else column) + 3
+            mark, info = match["ticks"] or match["tildes"], match["info"] or match["said"] or ""
+            fence = _Fence(mark, info.strip(), number + 1, quotes, column, reach)
+    if fence is not None:
+        yield _block(lines[fence.start :], fence, is_closed=False)
+
+
+def _unquoted(line: str, most: int) -> tuple[str, int]:
+    """`line` behind its marks of quotation, at most `most` of them, and how many there were."""
+    at = depth = 0
+    while depth < most and (match := _QUOTE.match(line, at)):
+        at, depth = match.end(), depth + 1
+    return line[at:], depth
+
+
+def _entered(line: str, columns: list[int]) -> tuple[str, int]:
+    """`line` behind its indentation and the marks of list items that begin in it, and the column.
+
+    `columns` says where the text of each open list item begins; it is brought up to date.
+    """
+    rest = line.lstrip(" \t")
+    if not rest:
+        return "", 0
+    column = _indent(line)
+    while columns and column < columns[-1]:
+        columns.pop()
+    while len(columns) < MAX_ITEMS and (match := _ITEM.match(rest)):
+        column += match.end()
+        columns.append(column)
+        rest = rest[match.end() :]
+    return rest, column
+
+
+def _indent(line: str) -> int:
+    """Blanks that `line` begins with; a tab reaches to the next multiple of four."""
+    blanks = line[: len(line) - len(line.lstrip(" \t"))]
+    return len(blanks.expandtabs(4))
+
+
+def _closes(line: str, fence: _Fence) -> bool:
+    mark = line.strip(" \t")
+    is_fence = len(mark) >= len(fence.mark) and not mark.strip(fence.mark[0])
+    return is_fence and _indent(line) <= fence.reach
+
+
+def _block(lines: list[str], fence: _Fence, *, is_closed: bool) -> _Block | None:
+    is_marked = _PYTHON.match(fence.info) is not None
+    lines = _dedented([_unquoted(line, fence.quotes)[0] for line in lines], fence.column)
+    program = "\n".join(lines) + ("\n" if is_closed else "")
+    if not program.strip() or len(program) > MAX_PROGRAM_CHARS:
+        return None
+    if not is_marked and (fence.info or _OPENS.match(program.lstrip())):
+        return None  # another language, or a message within the message
+    return _Block(program, is_marked, is_closed)
+
+
+def _dedented(lines: list[str], column: int) -> list[str]:
+    """`lines` without the indentation of their fence, or of the first line if that has less."""
+    first = next(filter(str.strip, lines), "")
+    blanks = min(_indent(first), column)
+    return [_without(line, blanks) for line in lines] if blanks else lines
+
+
+def _without(line: str, blanks: int) -> str:
+    rest = line.lstrip(" \t")
+    return " " * (_indent(line) - blanks) + rest if rest else ""

@@ -182,7 +182,7 @@ class _Grading:
 
     def _count(self, result: ExecResult) -> None:
         test = self._problem.hidden[self._next]
-        verdict = _judge(result, test, cpu_limit_ms=1000 * self._problem.time_limit_s)
+        verdict = _judge(result, test, self._problem)
         self._cpu_ms += result.cpu_ms
         self._wall_ms += result.wall_ms
         self._conclude(verdict, _detail(result))
@@ -220,26 +220,28 @@ def trivial_passes(problem: Problem) -> int:
     if _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)
     constants: dict[str, Any] = {repr(test.expected): test.expected for test in problem.hidden}
-    passes = [sum(_says(test, value) for test in problem.hidden) for value in constants.values()]
+    passes = [
+        sum(_says(problem, test, value) for test in problem.hidden) for value in constants.values()
+    ]
     echoes: Counter[int] = Counter()
     for test in problem.hidden:
         for place, value in enumerate(_given(test)):
-            echoes[place] += _says(test, value)
+            echoes[place] += _says(problem, test, value)
     return max(*passes, *echoes.values())
 
 
-def _says(test: Test, value: Any) -> bool:
+def _says(problem: Problem, test: Test, value: Any) -> bool:
     """Whether a program that gives back `value` passes."""
     if isinstance(test, TextTest):
-        return _passes(test, value.encode("utf-8", "surrogatepass"))
-    return _passes(test, json.dumps({"value": encode(value)}).encode())
+        return passes(problem, test, value.encode("utf-8", "surrogatepass"))
+    return passes(problem, test, json.dumps({"value": encode(value)}).encode())
 
 
-def _passes(test: Test, said: bytes) -> bool:
+def passes(problem: Problem, test: Test, said: bytes) -> bool:
     """Whether what a program said is right."""
     if isinstance(test, TextTest):
         return same_text(test.expected, said, tolerance=test.tolerance)
-    return same_value(test.expected, said, tolerance=test.tolerance)
+    return same_value(test.expected, said, tolerance=test.tolerance, python=problem.python_equality)
 
 
 def _num_answers(problem: Problem) -> int:
@@ -248,7 +250,7 @@ def _num_answers(problem: Problem) -> int:
     count = 0
     while left:
         first, count = left[0], count + 1
-        left = [test for test in left[1:] if not _says(test, first.expected)]
+        left = [test for test in left[1:] if not _says(problem, test, first.expected)]
     return count
 
 
@@ -299,15 +301,15 @@ def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
     return Limits(**least)
 
 
-def _judge(result: ExecResult, test: Test, *, cpu_limit_ms: float) -> Verdict | None:
+def _judge(result: ExecResult, test: Test, problem: Problem) -> Verdict | None:
     """None: the test is passed."""
     if (verdict := _STATUS.get(result.status, Verdict.RUNTIME_ERROR)) is not None:
         return verdict
-    if result.cpu_ms > cpu_limit_ms:
+    if result.cpu_ms > 1000 * problem.time_limit_s:
         return Verdict.TIMEOUT
     if isinstance(test, CallTest) and not result.stdout:  # it ended before the call returned
         return Verdict.RUNTIME_ERROR
-    passed = _passes(test, result.stdout) and not result.truncated
+    passed = passes(problem, test, result.stdout) and not result.truncated
     return None if passed else Verdict.WRONG_ANSWER
 
 

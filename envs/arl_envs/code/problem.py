@@ -72,6 +72,9 @@ class Problem:
     time_limit_s: float = 2.0
     """CPU seconds of a test."""
     memory_mb: int = 256
+    python_equality: bool = False
+    """Whether a value is right that Python's == calls equal, as assertions of data sets do: True
+    for 1, a Counter for a dictionary. Else it is a plain value of the same type."""
 
     def to_json(self) -> dict[str, Any]:
         """For `Task.data`."""
@@ -83,6 +86,7 @@ class Problem:
             "prelude": self.prelude,
             "time_limit_s": self.time_limit_s,
             "memory_mb": self.memory_mb,
+            "python_equality": self.python_equality,
         }
 
     @classmethod

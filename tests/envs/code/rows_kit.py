@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arl_envs.code import driver
-from arl_envs.code.compare import same_text, same_value
+from arl_envs.code import driver, grader
 from arl_envs.code.problem import CallTest, Problem, TextTest
 from arl_envs.code.rows.assembly import Limits, problem_of
 from arl_envs.code.rows.format import FORMATS
@@ -48,12 +47,10 @@ def passes(made: Problem, source: str) -> bool:
 
 def _passes(made: Problem, test: CallTest | TextTest, source: str) -> bool:
     if isinstance(test, TextTest):
-        said = _run(source, test.stdin)
-        return same_text(test.expected, said, tolerance=test.tolerance)
+        return grader.passes(made, test, _run(source, test.stdin))
     args = driver.encode(list(test.args))
     order = {"prelude": made.prelude, "source": source, "entry": made.entry, "args": args}
-    said = _run(Path(driver.__file__).read_text(), json.dumps(order))
-    return same_value(test.expected, said, tolerance=test.tolerance)
+    return grader.passes(made, test, _run(grader.DRIVER, json.dumps(order)))
 
 
 def _run(source: str, stdin: str) -> bytes:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from arl_envs.code.compare import same_text, same_value
-from arl_envs.code.driver import encode
+from arl_envs.code.driver import ALL, encode
 from arl_envs.code.problem import EXACT, Tolerance
 from arl_envs.code.rows.tolerance import PRINTED
 from hypothesis import given
 from hypothesis import strategies as st
 
+Point = namedtuple("Point", "x y")
 ATOMS = st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2)
 ATOMS |= st.sampled_from([0.0, -0.0, 1.0, 2.5, 2**53, 2.0**53, 2**53 + 1, 10**400, math.inf])
 KEYS = st.text("ab", max_size=2) | st.integers(-3, 3)
@@ -32,9 +37,7 @@ RECORDS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["value", "list", "tuple", "set", "dict", "x"]), inner, max_size=2
-        )
+        | st.dictionaries(st.sampled_from(["value", *sorted(ALL), "built", "x"]), inner, max_size=2)
     ),
     max_leaves=10,
 )
@@ -64,7 +67,9 @@ def test_no_bytes_are_an_exception(expected: Any, got: bytes, tolerance: Toleran
 def test_no_record_is_an_exception(expected: Any, record: Any, tolerance: Tolerance) -> None:
     for whole in (record, {"value": record}):
         line = json.dumps(whole).encode()
-        assert same_value(expected, line, tolerance=tolerance) in (True, False)
+        for python in (False, True):
+            same = same_value(expected, line, tolerance=tolerance, python=python)
+            assert same in (True, False)
 
 
 @given(TEXTS, TEXTS)
@@ -137,7 +142,64 @@ def test_each_bound_of_a_tolerance(
     assert same_text(f"{wanted:.1f}", repr(got).encode(), tolerance=tolerance) == same
 
 
+IN_PYTHON = [
+    (1, True), (False, 0), ([True, 0], [1, False]), ({"a": 1}, Counter("a")),
+    ({"a": 1}, {"a": True}),
+    ({"a": [1]}, defaultdict(list, a=[1])), ({"a": 1, "b": 2}, OrderedDict(b=2, a=1)),
+    (Counter("ab"), {"b": 1, "a": 1}), (Counter(a=1), Counter(a=1, b=0)), ((1, 2), Point(1, 2)),
+    ([(1, 2)], [Point(1, 2)]), (1, enum.IntEnum("E", "A").A), ("a", enum.StrEnum("S", "a").a),
+    (deque([1, 2]), deque([1, 2], 5)), ({1}, {1: 2}.keys()), (1, 1 + 0j), (2.5, Decimal("2.5")),
+    (0.5, Fraction(1, 2)), (b"a", bytearray(b"a")), (range(3), range(3)),
+    ([1.5], [1.5000001]), (1 + 2.5j, 1.0000001 + 2.5j), (deque([1.5]), deque([1.5000001])),
+    (0.1, Fraction(1, 10)), (OrderedDict(a=1.5), OrderedDict(a=1.5000001)),
+]  # fmt: skip
+NOT_IN_PYTHON = [
+    (1, "1"), ([1, 2], deque([1, 2])), (deque([1]), [1]), ((1, 2), [1, 2]), ([0, 1, 2], range(3)),
+    ("a", b"a"), ({1}, [1]), ({"a": 1}, [("a", 1)]), (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+    (None, 0), (0, None), ("", None), ([], {}), (1.5, 1.6j), (math.inf, 1e308), (1.5, math.nan),
+    (1, 1.0000001), (True, 1.0000001), ({"a": 1}, {"a": 1, "b": 0}),
+    ({"a": 1}, Counter(a=1, b=0)), (deque([1, 2]), deque([2, 1])),
+]  # fmt: skip
+
+
+def test_with_python_what_is_equal_there_is_the_same() -> None:
+    def same(wanted: Any, got: Any, *, python: bool = True) -> bool:
+        return same_value(wanted, said(got), tolerance=PRINTED, python=python)
+
+    assert not [pair for pair in IN_PYTHON if not same(*pair)]
+    assert not [pair for pair in NOT_IN_PYTHON if same(*pair)]
+    plain = [pair for pair in IN_PYTHON[:20] if type(pair[0]) is not Counter]
+    assert not [pair for pair in plain if same(*pair, python=False)]
+
+
+class Yes(int):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_an_equality_of_its_own_decides_nothing() -> None:
+    for wanted in (5, [5], "5", {}, None, 5.0):
+        for value in (Yes(7), [Yes(7)], {Yes(7): Yes(7)}):
+            assert not same_value(wanted, said(value), tolerance=PRINTED, python=True)
+    assert same_value(7, said(Yes(7)), python=True)
+
+
 HOSTILE = [
+    b'{"value": {"like": {"like": {"like": []}}}}',
+    b'{"value": {"fraction": [1, 0]}}',
+    b'{"value": {"fraction": ["1e999999999", 1]}}',
+    b'{"value": {"decimal": "sNaN"}}',
+    b'{"value": {"decimal": "1e999999999999"}}',
+    b'{"value": {"complex": ["nan"]}}',
+    b'{"value": {"range": [0, 1, 0]}}',
+    b'{"value": {"dict": [[{"list": []}, 1]]}}',
+    b'{"value": {"built": ["5", null, {}]}}',
+    b'{"value": {"keyword": ["5", 5]}}',
+    b'{"value": {"any": null}}',
+    json.dumps({"value": {"set": [n * (2**61 - 1) for n in range(50_000)]}}).encode(),
     b"",
     b"\n",
     b"5",
@@ -158,7 +220,8 @@ HOSTILE = [
 @pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("expected", [5, [5], "5", {}, None, 5.0, [[]]], ids=repr)
 def test_a_hostile_line_is_never_right(expected: Any, line: bytes) -> None:
-    assert not same_value(expected, line, tolerance=PRINTED)
+    for python in (False, True):
+        assert not same_value(expected, line, tolerance=PRINTED, python=python)
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -110,8 +110,6 @@ def test_assertions_that_can_be_split(
         ("assert f(*[1]) == 2", "not a literal"),
         ("assert f(1) == float('nan')", "not a literal"),
         ("assert f(1e999) == 2", "inf is no finite number"),
-        ("assert f(1) == b'x'", "bytes is no plain value"),
-        ("assert f(1) == 1j", "complex is no plain value"),
         ("assert f(1) == '\\ud800'", "surrogate"),
         (f"assert f({'0x' + 'f' * 5000}) == 2", "too large"),
         (f"assert f({'[' * 60 + ']' * 60}) == 2", "nested too deeply"),

@@ -49,6 +49,7 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
         prelude=PRELUDE + draft.helpers if draft.entry else "",
         time_limit_s=_time_limit(draft.time_limit, limits.time_limit_s),
         memory_mb=limits.memory_mb,
+        python_equality=True,
     )
     size = len(json.dumps(problem.to_json()))
     if size > limits.max_bytes:

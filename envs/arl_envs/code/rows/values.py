@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def check_value(value: Any, what: str, *, from_json: bool) -> Any:
         if isinstance(item, dict):
             _check_keys(item, what, from_json=from_json)
             pending += [*item.keys(), *item.values()]
-        elif isinstance(item, list | tuple | set | frozenset):
+        elif isinstance(item, list | tuple | set | frozenset | deque):
             pending += item
         else:
             _check_scalar(item, what)
