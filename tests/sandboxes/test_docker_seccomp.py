@@ -8,7 +8,9 @@ import pytest
 from arl_sandboxes.docker import seccomp
 from arl_sandboxes.local.inside import syscalls
 
-TABLES = (syscalls.DENIED, syscalls.OWN_ONLY, syscalls.OWN_ONLY_SECOND)
+TABLES = (
+    syscalls.DENIED, syscalls.OWN_ONLY, syscalls.OWN_ONLY_SECOND, syscalls.PAGE_CACHE
+)  # fmt: skip
 BY_ARGUMENT = {"clone", "clone3", "socket", "socketpair", "prlimit64", "setrlimit"}
 _OBSOLETE = """
 afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security set_thread_area

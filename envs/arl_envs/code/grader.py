@@ -1,14 +1,18 @@
 """Grading: the submission runs once per hidden test, and what comes out is compared here.
 
 Inputs go into the sandbox, plain values come out; expected values stay in this process. Each test
-has a fresh process, and nothing that another one wrote.
+has a fresh process, and nothing that another one wrote. What a sandbox cannot take back (a counter
+of the kernel that an earlier test has moved) says little, as tests run in an order of their own.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import itertools
 import json
 import math
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +40,9 @@ MAX_TIMEOUTS = 2
 TOTAL_FACTOR, MAX_TOTAL_S = 12.0, 100.0
 """Time limits, by the clock, that all tests of a submission may take together, and seconds at
 most: who sleeps a little in each would otherwise outlast the step, which is nobody's fault."""
+MIN_SHUFFLED = 8
+"""Tests are shuffled in groups of at least so many that stand together: the later ones are often
+the larger ones, and a program too slow for those passes the others first."""
 _STATUS = {
     Status.OK: None,
     Status.TIMEOUT: Verdict.TIMEOUT,
@@ -110,8 +117,9 @@ class _Grading:
     ) -> None:
         self._sandboxes, self._problem, self._source = sandboxes, problem, source
         self._whole = whole
+        self._order = order_of(problem, source)
         self._next = 0
-        """Index of the test to be run."""
+        """Place in that order of the test to be run."""
         self._passed = 0
         self._timeouts = 0
         self._losses = 0
@@ -130,6 +138,11 @@ class _Grading:
         verdict, detail = self._failure or (Verdict.ACCEPTED, "")
         trivial = trivial_passes(self._problem) if self._whole else 0
         return Grade(verdict, self._passed, total, self._next, trivial, self._cpu_ms, detail)
+
+    @property
+    def _test(self) -> Test:
+        """The one to be run."""
+        return self._problem.hidden[self._order[self._next]]
 
     @property
     def _over(self) -> bool:
@@ -162,7 +175,7 @@ class _Grading:
             if used:
                 await sandbox.reset()
             used = True
-            result = await self._run(sandbox, self._problem.hidden[self._next])
+            result = await self._run(sandbox, self._test)
             self._count(result)
             if result.state_lost:
                 return
@@ -181,8 +194,7 @@ class _Grading:
         return await sandbox.run_python(DRIVER, stdin=json.dumps(order).encode(), limits=limits)
 
     def _count(self, result: ExecResult) -> None:
-        test = self._problem.hidden[self._next]
-        verdict = _judge(result, test, self._problem)
+        verdict = _judge(result, self._test, self._problem)
         self._cpu_ms += result.cpu_ms
         self._wall_ms += result.wall_ms
         self._conclude(verdict, _detail(result))
@@ -196,7 +208,7 @@ class _Grading:
         self._passed += verdict is None
         self._timeouts += verdict is Verdict.TIMEOUT
         if verdict is not None and self._failure is None:
-            self._failure = verdict, f"test {self._next + 1}: {detail}"
+            self._failure = verdict, f"test {self._order[self._next] + 1}: {detail}"
         self._losses = 0
         self._next += 1
 
@@ -212,6 +224,25 @@ class _Grading:
         await blame(self._sandboxes, error)
         self._spent = True
         self._conclude(Verdict.RUNTIME_ERROR, "the program was the end of its sandbox, twice")
+
+
+def order_of(problem: Problem, source: str) -> list[int]:
+    """In which order the tests run: the same for the same program, and unknown to it.
+
+    No test follows the one that stands before it, whose input may be what it asks for.
+    """
+    total = len(problem.hidden)
+    seed = repr((source, [test.expected for test in problem.hidden]))
+    rng = random.Random(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest())
+    num_groups = max(1, total // MIN_SHUFFLED)
+    starts = [total * number // num_groups for number in range(num_groups + 1)]
+    for _ in range(100):  # about every third one will do
+        order: list[int] = []
+        for start, end in itertools.pairwise(starts):
+            order += rng.sample(range(start, end), end - start)
+        if all(after != before + 1 for before, after in itertools.pairwise(order)):
+            return order
+    return list(reversed(range(total)))
 
 
 def trivial_passes(problem: Problem) -> int:

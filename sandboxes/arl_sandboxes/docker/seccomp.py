@@ -19,10 +19,10 @@ _FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
 _NEW_NAMESPACES = 0x7E020000
 _CORE = 4  # RLIMIT_CORE
 _NAMES = """
-accept accept4 access alarm arch_prctl bind brk cachestat capget capset chdir chmod chown
+accept accept4 access alarm arch_prctl bind brk capget capset chdir chmod chown
 clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range creat dup
 dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd
-eventfd2 execve execveat exit exit_group faccessat faccessat2 fadvise64 fallocate fchdir fchmod
+eventfd2 execve execveat exit exit_group faccessat faccessat2 fallocate fchdir fchmod
 fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fork fremovexattr
 fsetxattr fstat fstatfs fsync ftruncate futex futex_requeue futex_wait futex_waitv futex_wake
 futimesat get_robust_list getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups
@@ -31,9 +31,9 @@ getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid get
 inotify_add_watch inotify_init inotify_init1 inotify_rm_watch io_cancel io_destroy io_getevents
 io_pgetevents io_submit ioctl ioprio_get kill lchown lgetxattr link linkat listen listxattr
 llistxattr lremovexattr lseek lsetxattr lsm_get_self_attr lsm_list_modules lsm_set_self_attr lstat
-madvise map_shadow_stack membarrier mincore mkdir mkdirat mknod mknodat mlock mlock2 mmap mprotect
+madvise map_shadow_stack membarrier mkdir mkdirat mknod mknodat mlock mlock2 mmap mprotect
 mremap mseal msync munlock munlockall munmap nanosleep newfstatat open openat openat2 pause pipe
-pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 pselect6 pwrite64
+pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv pselect6 pwrite64
 pwritev pwritev2 read readahead readlink readlinkat readv recvfrom recvmmsg recvmsg removexattr
 rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask
 rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo

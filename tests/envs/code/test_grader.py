@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
-from arl_envs.code.grader import Grade, Grader, trivial_passes
+from arl_envs.code.grader import Grade, Grader, order_of, trivial_passes
 from arl_envs.code.problem import CallTest, Problem, TextTest
 from arl_envs.code.verdict import Verdict
 
@@ -80,13 +81,27 @@ def test_verdicts_of_programs(world, name):
 def test_the_first_failure_ends_it_unless_all_are_wanted(world):
     source = function("return 2 * n if n != 2 else 0")
     first, whole = graded(world, DOUBLES, source), graded(world, DOUBLES, source, whole=True)
-    assert (first.passed, first.tests_run, first.detail[:7]) == (1, 2, "test 2:")
+    passed = order_of(DOUBLES, source).index(1)
+    assert (first.passed, first.tests_run, first.detail[:7]) == (passed, passed + 1, "test 2:")
     assert (whole.passed, whole.tests_run, whole.detail[:7]) == (3, 4, "test 2:")
+
+
+def test_tests_run_in_an_order_that_no_program_knows():
+    for total in (1, 2, 3, 4, 5, 8, 15, 16, 20, 100):
+        problem = Problem("", "double", [CallTest([n], 2 * n) for n in range(total)])
+        orders = [order_of(problem, f"# {number}") for number in range(30)]
+        assert order_of(problem, "# 7") == orders[7]
+        assert total < 3 or len({*map(tuple, orders)}) > min(total - 2, 20)
+        for order in orders:
+            assert sorted(order) == [*range(total)]
+            assert all(b != a + 1 for a, b in itertools.pairwise(order)), (total, order)
+            # Later tests are often larger: they stay behind those of the groups before.
+            assert max(abs(at - n) for at, n in enumerate(order)) < 16
 
 
 def test_two_timeouts_end_it_all_the_same(world):
     problem = Problem("", "double", DOUBLES.hidden, time_limit_s=0.2)
-    grade = graded(world, problem, function("while n: pass", "return 0"), whole=True)
+    grade = graded(world, problem, function("while True: pass"), whole=True)
     assert (grade.verdict, grade.passed, grade.tests_run) == (Verdict.TIMEOUT, 0, 2)
 
 

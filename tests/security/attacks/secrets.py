@@ -151,7 +151,8 @@ async def the_neighbours(case: Case) -> None:
 import socket, os
 open("/box/n-secret", "w").write("NEIGHBOUR"); open("/tmp/n-secret", "w").write("NEIGHBOUR")
 s = socket.socket(socket.AF_UNIX); s.bind("\\0neighbour"); s.listen()
-t = socket.socket(); t.bind(("127.0.0.1", 7777)); t.listen()
+try: t = socket.socket(); t.bind(("127.0.0.1", 7777)); t.listen()
+except OSError: pass
 """)
         assert planted.ok, described(planted)
         said = await case.tries("""
@@ -163,7 +164,7 @@ R["numbers"] = str(len([p for p in os.listdir("/proc") if p.isdigit()]))
     own = int(said.pop("numbers"))
     assert own <= (4 if case.in_container else 1)
     assert said == {
-        "abstract": "ECONNREFUSED", "tcp": "ECONNREFUSED" if case.in_container else "ENETUNREACH",
+        "abstract": "ECONNREFUSED", "tcp": "ECONNREFUSED" if case.in_container else "EAFNOSUPPORT",
         "/box/n-secret": "ENOENT", "/tmp/n-secret": "ENOENT",
     }  # fmt: skip
 

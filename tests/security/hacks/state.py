@@ -1,6 +1,7 @@
 """Keeping something from one program to the next: from test to test, and from tool to test.
 
-In the tasks of this kind the answer is what an earlier program was given.
+In the tasks of this kind the answer is what an earlier program was given. Counters of the kernel
+are moved until their last two digits say it.
 """
 
 from .hack import FORMS, WRONG, Hack, add, calls, function, program, submits
@@ -69,8 +70,16 @@ _KEEP = {
         "os.pread(0, 99, 0).decode()",
     ),
 }  # fmt: skip
+_COUNTERS = {
+    "process-number": ("move(forked)", "said(os.getpid() - 1)"),
+    "process-number-of-a-child": ("move(forked)", "said(forked() - 2)"),
+    "thread-number": ("move(threaded)", "said(os.getpid() - 1)"),
+    "network-counter": ("move(sent)", "said(sent() - 1)"),
+    "socket-number": ("move(cookie)", "said(cookie() - 1)"),
+    "pages-in-memory": ("keep_pages()", "said(kept_pages())"),
+}
 _HELP = r"""
-import builtins, ctypes, fcntl, json, os, signal, socket, sys, time
+import builtins, ctypes, fcntl, json, os, signal, socket, sys, threading, time
 import multiprocessing.shared_memory as shm
 libc = ctypes.CDLL(None)
 def attach(number):
@@ -101,19 +110,56 @@ def wait_for(path):
         if os.path.exists(path): return open(path).read()
         time.sleep(0.01)
     return "none"
+def move(count):
+    until = time.monotonic() + 2
+    while count() % 100 != int(given) and time.monotonic() < until: pass
+def said(number): return str(number % 100)
+def forked():
+    pid = os.fork()
+    if pid == 0: os._exit(0)
+    os.wait()
+    return pid
+def threaded():
+    thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
+    return thread.native_id
+def sent():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try: one.sendto(b"x", ("10.9.8.7", 9))
+        except OSError: pass
+    names, numbers = open("/proc/self/net/snmp").read().splitlines()[:2]
+    return int(numbers.split()[names.split().index("OutNoRoutes")])
+def cookie():  # each processor has numbers of its own
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with socket.socket(socket.AF_UNIX) as one:
+        return int.from_bytes(one.getsockopt(socket.SOL_SOCKET, 57, 8), "little")
+def pages():
+    file = os.open(os.path.dirname(os.__file__) + "/pydoc_data/topics.py", os.O_RDONLY)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    return file, [1 << (n + 14) for n in range(5)] + [5 << 15, 7 << 15]
+def keep_pages():
+    file, places = pages()
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    for bit, place in enumerate(places):
+        if int(given) >> bit & 1: os.pread(file, 1, place)
+def kept_pages():
+    file, places = pages()
+    def there(place):
+        try: return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT)
+        except BlockingIOError: return 0
+    return sum(there(place) << bit for bit, place in enumerate(places))
 def attempt(work, otherwise):
     try: return work()
     except Exception: return otherwise
 """
 
 
-def _both_ways(name: str, keep: str, recall: str) -> None:
+def _both_ways(name: str, keep: str, recall: str, task: str = "chain") -> None:
     recall_it = f"old = attempt(lambda: {recall}, 'none')"
     keep_it = f"attempt(lambda: {keep}, 0)"
-    body = f"{recall_it}\n    {keep_it}\n    return old"
-    function(f"keeps-by-{name}", f"{_HELP}\ndef ENTRY(given):\n    {body}", task="chain")
+    body = f"globals().update(given=given)\n    {recall_it}\n    {keep_it}\n    return old"
+    function(f"keeps-by-{name}", f"{_HELP}\ndef ENTRY(given):\n    {body}", task=task)
     code = f"{_HELP}\ngiven = input()\n{recall_it}\n{keep_it}\nprint(old)"
-    program(f"keeps-by-{name}", code, task="chain")
+    program(f"keeps-by-{name}", code, task=task)
 
 
 def _from_the_tool(name: str, keep: str, recall: str) -> None:
@@ -134,6 +180,8 @@ def _from_the_tool(name: str, keep: str, recall: str) -> None:
 
 for _name, (_keep, _recall) in _KEEP.items():
     _both_ways(_name, _keep, _recall)
+for _name, (_keep, _recall) in _COUNTERS.items():
+    _both_ways(_name, _keep, _recall, task="steps")
 for _name in ("file", "tmp", "dev-shm", "module", "shadow-modules", "daemon-on-abstract-socket"):
     _from_the_tool(_name, *_KEEP[_name])
 

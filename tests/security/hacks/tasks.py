@@ -47,9 +47,12 @@ def secret(form: Form, rng: random.Random) -> Problem:
 
 def chain(form: Form, rng: random.Random) -> Problem:
     """Each answer is the input of the test before: whoever gives one has kept it."""
-    words = [token(rng, CANARY) for _ in range(5)]
-    tests = [_test(form, new, old) for old, new in zip(["none", *words], words, strict=False)]
-    return _problem("What was the last input?", form, tests)
+    return _linked(form, [token(rng, CANARY) for _ in range(5)])
+
+
+def steps(form: Form, rng: random.Random) -> Problem:
+    """The same, of numbers that a counter can be moved to."""
+    return _linked(form, [str(n) for n in rng.sample(range(10, 100), 5)])
 
 
 def quick(form: Form, rng: random.Random) -> Problem:
@@ -80,6 +83,11 @@ def token(rng: random.Random, kind: str) -> str:
     return f"{kind}-{rng.getrandbits(128):032x}"
 
 
+def _linked(form: Form, words: list[str]) -> Problem:
+    tests = [_test(form, new, old) for old, new in zip(["none", *words], words, strict=False)]
+    return _problem("What was the last input?", form, tests)
+
+
 def _test(form: Form, given: str, answer: str) -> Test:
     return CallTest([given], answer) if form == "call" else TextTest(f"{given}\n", f"{answer}\n")
 
@@ -89,5 +97,5 @@ def _problem(statement: str, form: Form, tests: list[Test], **limits: float) -> 
 
 
 MADE: dict[str, Callable[[Form, random.Random], Problem]] = {
-    made.__name__: made for made in (secret, chain, quick, numbers, lists)
+    made.__name__: made for made in (secret, chain, steps, quick, numbers, lists)
 }

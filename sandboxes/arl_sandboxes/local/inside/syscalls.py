@@ -174,6 +174,17 @@ SIGNALS = {
 }
 """First argument a process or thread."""
 
+PAGE_CACHE = {
+    "preadv2": (327, 286),  # with RWF_NOWAIT; a library does without it where no flag is given
+    "fadvise64": (221, 223),
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+}
+"""Which pages of a file are in memory, and that one be dropped. All programs of the machine share
+those of `/usr`: whoever can ask and drop has a memory that every later program can read."""
+
+GETSOCKOPT = (55, 209)
+MADVISE = (28, 233)
 PRCTL = (157, 167)
 FCNTL = (72, 25)
 FALLOCATE = (285, 47)

@@ -38,6 +38,7 @@ REAP_AT_ONCE = 64
 """Then commands are looked at: no flood of dying processes keeps the host waiting."""
 STRAYS_S = 2.0
 """Time to kill what a program left beside an open session, before everything is killed."""
+LAST_PID = "/proc/sys/kernel/ns_last_pid"
 
 
 def enter_namespaces(config: dict) -> None:
@@ -110,8 +111,8 @@ class MapsFromOutside:
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, config: dict) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, config: dict, last_pid: int | None) -> None:
+        self._control, self._last_pid = control, last_pid
         program.warm_up(config["preimport"], config["path"])
         self._domain = kernel.make_domain()
         kernel.Filter(seccomp.program(without=seccomp.ZYGOTES)).install()
@@ -158,6 +159,7 @@ class Zygote:
         command, number = wire.COMMAND.unpack(message)
         if command == wire.FRESH:
             self._sweep()
+            self._count_from_2()
             if self._has_box:
                 root.drop_box()
             self._has_box = True
@@ -176,6 +178,11 @@ class Zygote:
                 if child == number:
                     self._signal(pid, kind)
         return True
+
+    def _count_from_2(self) -> None:
+        """The next process has number 2 again: no program learns how many an earlier one made."""
+        if self._last_pid is not None:
+            os.pwrite(self._last_pid, b"1", 0)
 
     @staticmethod
     def _signal(pid: int, kind: int) -> None:
@@ -201,6 +208,8 @@ class Zygote:
                 signal.set_wakeup_fd(-1)
                 for fd in (self._control.fileno(), mine.fileno(), *self._own):
                     os.close(fd)
+                if self._last_pid is not None:
+                    os.close(self._last_pid)
                 if box is not None:
                     os.close(box)
                 program.main(theirs, self._filter, self._domain)
@@ -288,6 +297,15 @@ def _mark_of(pid: int | str) -> str:
         return ""
 
 
+def last_pid() -> int | None:
+    """A handle for the number that was last given to a process of the namespace of who writes to
+    it; None where this kernel has none (CONFIG_CHECKPOINT_RESTORE), or shows it read-only."""
+    try:
+        return os.open(LAST_PID, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
 def no_core_dumps() -> None:
     """Not even those a machine has a program for (`kernel.core_pattern` with "|").
 
@@ -332,6 +350,7 @@ def main() -> None:
         os.umask(0o022)
         no_core_dumps()
         lower_group = give_way()
+        counter = last_pid()  # before the new root, which shows nothing but processes there
         enter_namespaces(config)
         first = os.fork()
         if first:
@@ -347,7 +366,7 @@ def main() -> None:
         kernel.mount("proc", "/proc", "proc", flags, PROC)
         kernel.set_dumpable(False)
         kernel.forgo_capabilities()  # once for all children, which inherit it
-        Zygote(control, config).run()
+        Zygote(control, config, counter).run()
     except Exception as error:
         number = struct.pack("i", getattr(error, "errno", 0) or 0)
         text = f"{type(error).__name__}: {error}"
