@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 from .arguments import parse
 from .commands import inspecting, members, parts, planning, processes, records, running, runs
-from .commands.showing import print_json
+from .commands.showing import kept_for_json, print_json
 from .errors import ArlError, ConfigError, ProcessDied, leaves
 from .out_of_memory import end_without_memory
 
@@ -60,18 +62,37 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _main(argv: list[str]) -> int:
+    as_json = "--json" in argv and not {"-h", "--help"} & set(argv)
     try:
-        args = parse(argv)
-        code = _COMMANDS[args.command](args)
+        with kept_for_json() if as_json else nullcontext():
+            try:
+                code = _run(argv)
+            except (BrokenPipeError, SystemExit):  # SystemExit: --help, --version
+                raise
+            except BaseException as error:
+                code = _explain(error, as_json=as_json)
         sys.stdout.flush()  # whoever reads it may have left: noticed here, not as Python ends
         return code
     except BrokenPipeError as error:
         return _without_reader() or _explain(error, as_json=False)
-    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
-        try:
-            return _explain(error, as_json="--json" in argv)
-        except BrokenPipeError:
-            return _without_reader() or 1
+
+
+def _run(argv: list[str]) -> int:
+    """Run a command; returns its exit code.
+
+    Raises:
+        ArlError: code that it runs, an environment or an agent, called `sys.exit`.
+    """
+    args = parse(argv)
+    try:
+        return _COMMANDS[args.command](args)
+    except SystemExit as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ArlError(
+            f"{where.filename}, line {where.lineno}, in {where.name}: sys.exit({error.code!r}) was "
+            f"called, which would end `arl {args.command}` without a result. An environment or an "
+            "agent raises an error instead"
+        ) from error
 
 
 def _without_reader() -> int:
