@@ -20,7 +20,7 @@ from .symbolic.expression import symbols
 from .symbolic.forms import form, operations
 from .symbolic.leftover import leftover
 from .symbolic.matching import equation
-from .symbolic.shapes import Items, Named, Relation, Shape, leaves
+from .symbolic.shapes import Choice, Items, Named, Relation, Shape, leaves
 
 _FORM = re.compile(
     r"factor|expand|multiply out|\bform\b|complet\w+ the square|partial fraction|slope-intercept"
@@ -31,6 +31,8 @@ _FORM = re.compile(
 
 def echoes(gold: Shape, answer: Shape, question: str) -> bool:
     """Whether `answer` gives back what `question` says where `gold` is right."""
+    if isinstance(answer, Choice):  # its letter decides, and the question has all of them
+        return False
     equations = list(_equations(answer))
     nodes = [] if isinstance(answer, Relation) else list(filter(is_work, leaves(answer)))
     if not equations and not nodes:

@@ -19,9 +19,9 @@ from .answers import closing_brace
 Mark = Literal["boxed", "anchored"]
 
 _BOX = re.compile(
-    r"\\(?:boxed|fbox|framebox)\s*\{"
-    r"|\\boxed(?:\s*(?=[-+]?\.?[0-9]|\\(?:d?frac|sqrt|pi|text)(?![A-Za-z]))"
-    r"|\s+(?=[A-Za-z](?:\s*[$.,;=+*/^-]|\s*$)))",
+    r"\\(?:boxed|fbox|framebox)\s{0,8}\{"
+    r"|\\boxed(?:\s{0,8}(?=[-+]?\.?[0-9]|\\(?:d?frac|sqrt|pi|text)(?![A-Za-z]))"
+    r"|\s{1,8}(?=[A-Za-z]\s{0,8}(?:[$.,;=+*/^-]|$)))",
     re.MULTILINE,
 )
 """Without a brace only before what can be an answer: prose may speak of \\boxed."""
@@ -32,30 +32,33 @@ _MOST_BETWEEN = 60
 """Characters between two boxes that are one answer."""
 
 _MARKS = r"(?:[^\w\n]|_){0,12}"
+_SPACE = r"[ \t*_`}]{0,12}"
 _LABEL = (
-    rf"^{_MARKS}(?:[0-9]{{1,2}}[.)]{_MARKS})?(?:\\(?:text\w*|(?:sub)*section\*?)\{{)?"
-    r"(?:(?:the|my)[ \t]+)?"
-    r"(?:(?:final|correct)[ \t]+)?answer[ \t*_`}]*"
+    rf"^{_MARKS}(?:[0-9]{{1,2}}[.)]{_MARKS})?(?:\\(?:text\w{{0,4}}|(?:sub)*section\*?)\{{)?"
+    r"(?:(?:the|my)[ \t]{1,4})?(?:(?:final|correct)[ \t]{1,4})?answer"
 )
+_BELOW = r"\n\s{0,100}(?P<answer>[^\n]{1,500}(?:\n[^\n]{1,500}){0,5})"
+# Every repetition has a bound, so that no text takes more than a time linear in its length.
 _ANCHORS = (
-    re.compile(r"^[ \t]*####[ \t]*(?P<answer>\S[^\n]*)$", re.MULTILINE),
+    re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(?P<answer>[^\s][^\n]{0,2000})", re.MULTILINE),
     re.compile(r"<answer>(?P<answer>(?:(?!<answer>)[\s\S]){0,2000}?)</answer>", re.IGNORECASE),
     re.compile(
-        r"(?:the|my)[ \t*_]+(?:(?:final|correct)[ \t*_]+)?answer[ \t*_]+is(?![a-z])[ \t*_]*"
-        r"(?::[ \t*_]*\n\s*(?P<answer>[^\n]{1,500})|:?[ \t]*(?P<after>[^\n]{1,500}))",
+        r"(?:the|my)[ \t*_]{1,8}(?:(?:final|correct)[ \t*_]{1,8})?answer[ \t*_]{1,8}is(?![a-z])"
+        r"[ \t*_]{0,8}(?::[ \t*_]{0,8}\n\s{0,100}(?P<answer>[^\n]{1,500})"
+        r"|:?[ \t]{0,8}(?P<after>[^\n]{1,500}))",
         re.IGNORECASE,
     ),
     re.compile(
-        rf"{_LABEL}[:=][ \t*_`}}]*(?:\n\s*(?P<answer>[^\n]+(?:\n[^\n]+){{0,5}})|(?P<after>[^\n]+))",
+        rf"{_LABEL}{_SPACE}[:=]{_SPACE}(?:{_BELOW}|(?P<after>[^\n]{{1,500}}))",
         re.IGNORECASE | re.MULTILINE,
     ),
     re.compile(
-        rf"(?=[ \t]*(?:[^\w\s]|_)|[^\n]*\n[ \t]*(?:==|--)){_LABEL}#*[ \t]*\n"
-        r"(?:[ \t]*(?:=+|-+)[ \t]*\n)?\s*(?P<answer>[^\n]+(?:\n[^\n]+){0,5})",
+        rf"^(?=[ \t]{{0,8}}(?:[^\w\s]|_)|[^\n]{{0,60}}\n[ \t]{{0,8}}(?:==|--)){_LABEL}{_SPACE}"
+        rf"#{{0,6}}[ \t]{{0,8}}(?:\n[ \t]{{0,8}}(?:={{2,80}}|-{{2,80}})[ \t]{{0,8}})?{_BELOW}",
         re.IGNORECASE | re.MULTILINE,
     ),
 )
-_HEADING = re.compile(rf"{_LABEL}(?:[:#]|$)", re.IGNORECASE)
+_HEADING = re.compile(rf"{_LABEL}{_SPACE}(?:[:#]|$)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[^\s])[.!](?=\s|$)")
 _BULLET = re.compile(r"[-+*•][ \t]+(?=[*_$]|\\\()")
 _EMPHASIS = re.compile(

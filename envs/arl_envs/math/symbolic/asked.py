@@ -15,7 +15,7 @@ from .expression import Node, Unreadable
 from .notation import plain
 from .parser import parse
 from .spoken import MATH, said_in
-from .units import MEASURES, canonical, known, singular
+from .units import CURRENCIES, MEASURES, canonical, known, singular
 
 _LENGTHS = frozenset(("m", "cm", "mm", "km", "inch", "foot", "yard", "mile"))
 _TIMES = frozenset(("second", "minute", "hour", "day", "week", "month", "year"))
@@ -31,6 +31,13 @@ _MAGNITUDES = _words(
     "hundred thousand million billion trillion dozen pair score half third quarter fifth tenth"
     " hundredth thousandth"
 )
+_CHANGES = frozenset(("percent", "degree", "radian", "am", "pm"))
+"""Units that make another number of it, or no number at all."""
+_NO_NOUNS = _words(
+    "not or and plus minus times over divided mod modulo squared cubed factorial negative point of"
+    " gross couple percent percents base power digits mean no is more less at least most"
+)
+_FORMULA = re.compile(r"(?<!\\)\$(?! ?[0-9])|\\[(\[]|[0-9)]\s*[-+*/^=×·÷]\s*[0-9(]")
 _STOPS = _words(
     "do does did is are was were will would can could should must may might has have had to in on"
     " at for with from by than that which who if when and or he she it they we you i there be been"
@@ -70,9 +77,10 @@ _MONEY = re.compile(
     r"|\b(?:costs?|price|pay|paid|profit|earn|earnings|earned|spend|spent|money|salary|income"
     r"|revenue|change|owe|bill|worth|charged?|saved?|tip|wages?|budget|discount|tax|fare|fee|loss)\b"
 )
+_NO_UNIT = re.compile(r"percent|fraction|ratio|probability|^what time|angle")
 _NO_MONEY = re.compile(
-    r"^how (?:many|long|far|old|tall|fast|often|heavy|high)|^how much (?:time|longer|weight)|weigh"
-    r"|percent|fraction|ratio|probability|^what time|angle"
+    r"^how (?:many|long|far|old|tall|fast|often|heavy|high)|^how much (?:time|longer|weight)|weigh|"
+    + _NO_UNIT.pattern
 )
 _KINDS = re.compile(
     r"\b(?:(?P<area>area)|(?P<volume>volume|capacity)|(?P<speed>how fast|speed|velocity)"
@@ -89,6 +97,28 @@ def may_be_unsaid(question: str, unit: str) -> bool:
     if unit == "percent":
         return asks_for(question, "percent")
     return not _MAGNITUDES & set(unit.split()) or asks_for(question, unit)
+
+
+def may_be_said(question: str, unit: str) -> bool:
+    """Whether an answer may add `unit` to a right one without any: the question asks for it, or
+    for nothing else that is counted, measured or paid, and has no variables."""
+    if asks_for(question, unit):
+        return True
+    words = frozenset(re.findall(r"[a-z]+", unit.lower()))
+    if unit in _CHANGES or words & (_MAGNITUDES | {singular(word) for word in _NO_NOUNS}):
+        return False
+    asked, said = _asked(question), said_in(question)
+    if asked.counted or asked.unit or _KINDS.search(asked.wanted) or _NO_UNIT.search(asked.wanted):
+        return False
+    if said.variables or _PERCENT.search(asked.text) or _FORMULA.search(asked.wanted):
+        return False
+    lower = question.lower()
+    used = {name for name, sign in _MONEY_SIGNS.items() if re.search(sign, lower)}
+    if unit in _MONEY_SIGNS or unit in CURRENCIES:
+        return used <= {unit} and not _NO_MONEY.search(asked.wanted)
+    if used and _MONEY.search(asked.wanted):
+        return False
+    return unit.partition("^")[0] not in MEASURES or said.units <= {unit}
 
 
 def asks_for(question: str, unit: str) -> bool:

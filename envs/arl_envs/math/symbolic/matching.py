@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 
-from .asked import asks_for, is_ratio, may_be_unsaid, wants
-from .expression import Node, number, numeral, symbols, walk
+from .asked import is_ratio, may_be_said, may_be_unsaid, wants
+from .expression import Node, Unreadable, number, numeral, symbols, walk
+from .letters import is_choice, options, same_text, with_names_of
 from .matrices import entries, is_given
 from .names import as_asked, in_order_of_names, renamed, with_ratio
 from .number_words import NUMBER_WORDS
 from .numeric import differ
+from .reading import read
 from .shapes import (
     Based,
     Chain,
@@ -60,13 +63,13 @@ class Matcher:
             return True
         if isinstance(gold, Named) or isinstance(answer, Named):
             return self._named(gold, answer)
-        if isinstance(gold, Choice) or isinstance(answer, Choice):
+        if self._letter(gold) or isinstance(answer, Choice):
             return self._choice(gold, answer)
         if isinstance(gold, Quantity) or isinstance(answer, Quantity):
             return self._quantity(gold, answer)
         match gold, answer:
             case Scalar(node=a), Scalar(node=b):
-                return self._leaf(a, b)
+                return self._leaf(a, with_names_of(a, b, self._question))
             case Scalar(node=a), Words(text=text) if text in NUMBER_WORDS:
                 return self._leaf(a, number(NUMBER_WORDS[text]))
             case Scalar(node=a), Relation(op="=", left=left, right=b):
@@ -189,19 +192,33 @@ class Matcher:
         return shape.value if values is None else Items("ordered", values)
 
     def _choice(self, gold: Shape, answer: Shape) -> bool:
-        ours, theirs = _letter(gold), _letter(answer)
-        if ours and theirs:
-            if ours != theirs:
-                return False
-            a, b = getattr(gold, "value", None), getattr(answer, "value", None)
-            return a is None or b is None or self.match(a, b)
-        if isinstance(gold, Choice) and gold.value is not None and not isinstance(answer, Choice):
-            return self.match(gold.value, answer)
-        return False
+        ours, theirs = self._letter(gold), _letter(answer)
+        if not ours:
+            return False
+        if theirs and ours != theirs.upper():
+            return False
+        listed = options(self._question)
+        value, said = getattr(gold, "value", None), getattr(answer, "value", None)
+        if value is None:
+            value = _listed_value(listed.get(ours, ""))
+        if not theirs:
+            return value is not None and self.match(value, answer)
+        if said is None:
+            return True
+        text = getattr(answer, "text", "")
+        if value is None:  # some prose, which may go on behind the choices
+            return not any(same_text(other, text) for key, other in listed.items() if key != ours)
+        return same_text(listed.get(ours, ""), text) or self.match(value, said)
+
+    def _letter(self, gold: Shape) -> str:
+        """The letter of a right answer that is a choice; "" if it is none."""
+        letter = _letter(gold)
+        known = isinstance(gold, Choice) or (letter and is_choice(letter, self._question))
+        return letter.upper() if known else ""
 
     def _quantity(self, gold: Shape, answer: Shape) -> bool:
         """Units must be the same. One that the right answer has may go without saying, except
-        percent and dozens; one that it has not may be said only if the question asks for it."""
+        percent and dozens; one that it has not may be said unless the question asks for another."""
         if isinstance(gold, Quantity) and isinstance(answer, Quantity):
             same = gold.value == answer.value if gold.unit in ("am", "pm") else None
             same = self.match(gold.value, answer.value) if same is None else same
@@ -211,7 +228,7 @@ class Matcher:
         assert isinstance(answer, Quantity)
         if answer.unit == "degree" and any(at.name == "pi" for at in _nodes(gold)):
             return False  # those are radians
-        return asks_for(self._question, answer.unit) and self.match(gold, answer.value)
+        return may_be_said(self._question, answer.unit) and self.match(gold, answer.value)
 
 
 def _nodes(shape: Shape) -> Iterator[Node]:
@@ -249,12 +266,23 @@ def equation(shape: Shape) -> Relation | None:
     return None
 
 
+def _listed_value(text: str) -> Shape | None:
+    """What a choice stands for; None if that is prose, or nothing."""
+    if re.search(r"(?<![\\A-Za-z{])[a-z]{3,}", text):
+        return None
+    with suppress(Unreadable):
+        return read(text)
+    return None
+
+
 def _letter(shape: Shape) -> str:
     match shape:
         case Choice(letter=letter):
             return letter
-        case Scalar(node=Node(op="symbol", name=name)) if len(name) == 1 and name.isupper():
+        case Scalar(node=Node(op="symbol", name=name)) if len(name) == 1:
             return name
+        case Scalar(node=Node(op="constant", name="e")):
+            return "e"
     return ""
 
 

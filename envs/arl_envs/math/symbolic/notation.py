@@ -19,9 +19,9 @@ _UNICODE = {
     "ℝ": r"\reals ", "∖": r"\setminus ", "∩": r"\cap ", "∉": r"\notin ", "√": r"\sqrt ",
     "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}",
-    "₹": r"\text{rupee}", "₩": r"\text{won}", "’": "'", "∶": ":", "、": ",", "。": ".", "،": ",",
-    "٫": ".", "٬": ",", "٪": "%", "⟨": r"\langle ", "⟩": r"\rangle ", "∧": r"\text{ and }",
-    "∨": r"\text{ or }",
+    "¢": r"\text{cent}", "₹": r"\text{rupee}", "₩": r"\text{won}", "’": "'", "∶": ":", "、": ",",
+    "。": ".", "،": ",", "٫": ".", "٬": ",", "٪": "%", "⟨": r"\langle ", "⟩": r"\rangle ",
+    "∧": r"\text{ and }", "∨": r"\text{ or }",
 }  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")

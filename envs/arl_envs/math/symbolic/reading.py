@@ -38,7 +38,17 @@ _BASED = re.compile(
     r"([0-9A-Z]+)\s*_\s*(?:\{\s*(?:\\text\{\s*)?([0-9]+|ten|two|eight)(?:\s*\})?\s*\}|([0-9]))"
 )
 _CHOICE = re.compile(
-    r"(?:\\text\{\s*)?\(\s*([A-Z])\s*\)(?:\s*\})?\.?\s*(.*)|\\text\{\s*([A-Z])[.)]?\s*\}|([A-Z])[.)]()"
+    r"(?P<text>\\text\{\s*)?"
+    r"(?:(?:[Tt]he )?(?:(?:[Cc]orrect )?[Aa]nswer|[Oo]ption|[Cc]hoice)(?: is)?\s*:?\s*)?"
+    r"(?:\(\s*(?:\\text\{\s*)?(?P<a>[A-Z])(?:\s*\})?\s*\)"
+    r"|(?P<b>[A-Za-z])(?P<c>\s*\})?\s*(?:[.)]|:(?= )))[.:]?\s*(?P<rest>.*)",
+    re.DOTALL,
+)
+_CHOSEN = re.compile(
+    r"\\text\{\s*(?P<a>[A-Z])\s*\}|(?:\\text\{\s*)?(?:[Oo]ption|[Cc]hoice) (?P<b>[A-Z])(?:\s*\})?"
+)
+_HEDGE = re.compile(
+    r"(?<![A-Za-z])(?:or|and|not|nor|neither|maybe|but|[B-H]|\([A-Z]\))(?![A-Za-z])"
 )
 _LETTERS = re.compile(r"[^\W\d_][^\W\d_'-]*(?:[ ,.'-][\w: ,.'-]+)?")  # linear: one class at a time
 _SHORT_WORDS = frozenset((
@@ -83,14 +93,31 @@ def _named_set(text: str, depth: int) -> Shape | None:
 
 
 def _choice(text: str, depth: int) -> Shape | None:
+    if match := _CHOSEN.fullmatch(text):
+        return Choice(match["a"] or match["b"])
     match = _CHOICE.fullmatch(text)
     if match is None:
         return None
-    letter, rest = match[1] or match[3] or match[4], (match[2] or "").strip()
-    value = read_plain(rest, depth + 1) if rest else None
-    if isinstance(value, Choice | Words):
+    letter, rest = match["a"] or match["b"], match["rest"]
+    if match["text"] and not match["c"]:  # \text{C. 3} and \text{(C) } 3
+        inside, _, behind = rest.partition("}")
+        rest = (
+            inside + behind
+            if _NUMBER.fullmatch(inside.strip()) or not inside.strip()
+            else (rf"\text{{{inside}}}{behind}")
+        )
+    rest = rest.strip()
+    if letter.islower() and (rest or match["b"] is None) and text[1:3] not in (". ", ") "):
+        return None
+    if _HEDGE.search(_PIECE.sub(r" \1 ", rest)):
         raise Unreadable("more than one choice")
-    return Choice(letter, value)
+    value = None
+    if rest:
+        try:
+            value = read_plain(rest, depth + 1)
+        except Unreadable:
+            value = Words(rest)
+    return Choice(letter.upper(), value, rest)
 
 
 def _words(text: str, depth: int) -> Shape | None:
@@ -213,7 +240,9 @@ def _special(text: str, depth: int) -> Shape | None:
 def _quantity(text: str, depth: int) -> Shape:
     value, unit = split_unit(text)
     if unit:
-        return Quantity(read_plain(value, depth + 1), unit)
+        shape = read_plain(value, depth + 1)
+        said_twice = isinstance(shape, Quantity) and shape.unit == unit  # $18 dollars
+        return shape if said_twice else Quantity(shape, unit)
     if "\\pm" in text or "\\mp" in text:
         return _plus_minus(text)
     return Scalar(complex_number(parse(text)))

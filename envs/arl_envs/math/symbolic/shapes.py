@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .expression import Node
@@ -31,6 +31,8 @@ class Choice:
 
     letter: str
     value: Shape | None = None
+    text: str = field(default="", compare=False)
+    """The value, as it is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ _BARE = re.compile(
 )
 _NOUN = re.compile(r"[A-Za-z][aeiou][a-z]|(?=.*[aeiou])[A-Za-z-]{4,}", re.IGNORECASE)
 """No xyz, no abc."""
+_PLAIN_NUMBER = re.compile(r"\s*-?\s*[0-9][0-9.,]*\s*")
+_TEXT_OR_COMMAND = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|rm)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _NUMBER = re.compile(r"\s*-?\s*(?:[0-9][0-9.]*\s*)?(?:\\frac\s*\{[0-9]+\}\s*\{[0-9]+\})?")
 _SMALL = frozenset(("per", "of", "in", "total", "all", "altogether", "left", "more", "square",
                     "cubic", "sq", "squared", "cubed", "remaining", "old"))  # fmt: skip
@@ -86,13 +88,14 @@ def marked(text: str, question: str = "", gold: str = "") -> str:
         return text
     text = re.sub(r"\\text\{\s*([ei])\s*\}", r" \1 ", text)
     said, sure = said_in(question), _units_in(gold)
+    counts = bool(gold) and not re.search(r"[A-Za-z]", _TEXT_OR_COMMAND.sub("", gold))
     variables = {letter for letter in said.variables if known(letter) not in said.units | sure}
     text = re.sub(
         r"(?<=[^\s,;(\[{&])\s*\\text\{\s*([mghlsLNJWV])\s*\}",
         lambda match: f" {match[1]} " if match[1] in variables else match[0],
         text,
     )
-    return _BARE.sub(lambda match: _mark(match, said, sure), text).strip()
+    return _BARE.sub(lambda match: _mark(match, said, sure, counts), text).strip()
 
 
 def _units_in(gold: str) -> frozenset[str]:
@@ -102,23 +105,30 @@ def _units_in(gold: str) -> frozenset[str]:
     ) - {""}
 
 
-def _mark(match: re.Match[str], said: Said, sure: frozenset[str]) -> str:
+def _mark(match: re.Match[str], said: Said, sure: frozenset[str], counts: bool) -> str:
     value = re.split(r"[,;=<>]|\b(?:and|or)\b", match.string[: match.start()])[-1]
     words = re.findall(_WORD, match["unit"])
     spaced = bool(match["gap"])
-    if all(_is_unit(word, value, spaced, said, sure) for word in words):
+    plain = counts and bool(_PLAIN_NUMBER.fullmatch(value))
+    if all(_is_unit(word, value, spaced, said, sure, plain) for word in words):
         return rf"\text{{ {match['unit']}}}"
     return match[0]
 
 
-def _is_unit(word: str, value: str, spaced: bool, said: Said, sure: frozenset[str]) -> bool:
-    """Whether `word` behind `value` is a unit, or part of one, and no product of variables."""
+def _is_unit(
+    word: str, value: str, spaced: bool, said: Said, sure: frozenset[str], counts: bool
+) -> bool:
+    """Whether `word` behind `value` is a unit, or part of one, and no product of variables.
+
+    `counts`: a number before it and a right answer without variables, so that it can be none.
+    """
     if re.fullmatch(r"[ap]\.\s?m\.?", word):
         return True
     unit, lower = known(word), word.lower()
     of_variables = re.search(r"[A-Za-z]", re.sub(r"\\text\{[^{}]*\}|\\[A-Za-z]+", "", value))
     if not unit:
-        there = lower in _SMALL or (bool(_NOUN.fullmatch(word)) and lower in said.words)
+        known_noun = counts or lower in said.words
+        there = lower in _SMALL or (bool(_NOUN.fullmatch(word)) and known_noun)
         return there and spaced and not of_variables
     if len(word) > 3 or unit in sure:
         return True

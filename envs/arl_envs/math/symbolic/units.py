@@ -22,10 +22,14 @@ _ALIASES = {
     "pound": "lb pound", "ounce": "oz ounce", "ton": "ton tonne", "liter": "l liter litre",
     "ml": "ml milliliter millilitre", "gallon": "gal gallon", "degree": "degree deg",
     "radian": "rad radian", "percent": "percent percentage pct", "dollar": "dollar usd buck",
-    "cent": "cent", "euro": "euro eur", "mile/hour": "mph", "km/hour": "kmh kph", "unit": "unit",
+    "cent": "cent", "euro": "euro eur", "yen": "yen jpy", "rupee": "rupee rs inr",
+    "peso": "peso", "yuan": "yuan rmb cny", "ruble": "ruble rouble", "franc": "franc chf",
+    "mile/hour": "mph", "km/hour": "kmh kph", "unit": "unit",
     "hertz": "hz hertz", "newton": "n newton", "joule": "j joule", "watt": "w watt",
     "volt": "v volt", "pm": "pm", "am": "am",
 }  # fmt: skip
+CURRENCIES = frozenset(("dollar", "cent", "euro", "pound", "yen", "rupee", "won", "peso", "yuan",
+                        "ruble", "franc"))  # fmt: skip
 _CANONICAL = {alias: unit for unit, aliases in _ALIASES.items() for alias in aliases.split()}
 ONE_LETTER = frozenset("mgshlLNJWV")
 MEASURES = frozenset(_ALIASES)
@@ -42,7 +46,9 @@ _TEXT_UNIT = re.compile(
     r"\s*(?P<power>\^\s*\{?\s*[23]\s*\}?)?"
 )
 _MONEY = re.compile(
-    r"(?P<sign>-?)\s*(?:\\\$|\\text\{(?P<name>euro|pound)\})\s*(?P<value>[-0-9.(\\].*)"
+    r"(?P<sign>-?)\s*(?:(?:US|CA|AU|NZ|HK)?\s*\\\$|\\pounds|\\text\{\s*(?P<name>euro|pound|yen|rupee|won)\}"
+    r"|(?:\\text\{\s*)?(?P<code>USD|EUR|GBP|INR|JPY|CNY|RMB|Rs\.?)(?:\s*\})?(?=\s*[0-9]))"
+    r"\s*(?P<value>[-0-9.(\\].*)"
 )
 _TRAILING = (
     (re.compile(r"(?P<value>.*\S)\s*%"), "percent"),
@@ -57,7 +63,8 @@ _BEGINS = re.compile(
 def split_unit(text: str) -> tuple[str, str]:
     """The value and the unit of `text`; the unit is "" where there is none."""
     if match := _MONEY.fullmatch(text):
-        return match["sign"] + match["value"], canonical(match["name"] or "dollar")
+        sign = "pound" if "\\pounds" in match[0] else "dollar"
+        return match["sign"] + match["value"], canonical(match["name"] or match["code"] or sign)
     for pattern, unit in _TRAILING:
         if (match := pattern.fullmatch(text)) and not _BEGINS.search(match["value"]):
             return match["value"], unit
