@@ -148,10 +148,11 @@ def _counter(*args: Any, **named: Any) -> collections.Counter[Any]:
     return collections.Counter(*(a if isinstance(a, dict) else fair(a) for a in args), **named)
 
 
-BUILTINS: dict[str, Any] = {
-    name: getattr(builtins, name)
-    for name in ["abs", "all", "any", "ascii", "bin", "bool", "chr", "complex", "divmod", "float", "hex", "isinstance", "len", "max", "min", "oct", "ord", "repr", "round", "slice", "sorted", "str", "int", "True", "False", "None"]
-} | {
+_COMPUTES = """
+    abs all any ascii bin bool chr complex divmod float hex isinstance len max min oct ord repr round
+    slice sorted str int
+"""
+BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _COMPUTES.split()} | {
     "bytes": _bounded(bytes, MAX_ITEMS),
     "bytearray": _bounded(bytearray, MAX_ITEMS),
     "dict": _mapping(dict),

@@ -1,8 +1,8 @@
 """A small part of Python, computed without being executed: constants, loops, helper functions.
 
-Assertions of data sets say with it what goes into a call and what is right. What the function under
-test returns is not known then: it is `Open`, and so is all that depends on it. An assertion about it
-becomes a `View`, which is computed once the answer is there.
+Assertions of data sets say with it what goes into a call and what is right. What the function
+under test returns is not known then: it is `Open`, and so is all that depends on it. What is asserted
+of it is kept as an expression, which `view_of` computes once the answer is there.
 """
 
 from __future__ import annotations
@@ -371,10 +371,10 @@ class Calculator:
         return all(truths)
 
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
-        if isinstance(op, ast.Eq) and _is_items(left) and _is_items(right):
-            if type(left) is type(right) and len(left) == len(right) and _has_open([left, right]):
-                pairs = zip(left, right, strict=True)
-                return Every([self._compared(op, one, other) for one, other in pairs])
+        alike = _is_items(left) and type(left) is type(right) and len(left) == len(right)
+        if isinstance(op, ast.Eq) and alike and _has_open([left, right]):
+            pairs = zip(left, right, strict=True)
+            return Every([self._compared(op, one, other) for one, other in pairs])
         is_open = isinstance(left, Open), isinstance(right, Open)
         if not any(is_open):
             for value in (left, right):
@@ -627,8 +627,11 @@ class Calculator:
         return Open(node or value.node, value.args, helpers=value.helpers)
 
     def _joined(
-        self, values: Sequence[Any], build: Callable[[list[ast.expr]], ast.expr], also: Sequence[Open] = ()
-    ) -> Open:  # fmt: skip
+        self,
+        values: Sequence[Any],
+        build: Callable[[list[ast.expr]], ast.expr],
+        also: Sequence[Open] = (),
+    ) -> Open:
         """An open value that is made of several, which are open or not."""
         opens = [*_opens(values), *also]
         if len({_key(each) for each in opens}) > 1:

@@ -219,7 +219,7 @@ class _Grading:
 
 def trivial_passes(problem: Problem) -> int:
     """Hidden tests that the best constant passes, or a program that gives back its input, an
-    argument of it, or a line. All of them, where only two answers occur, or more than one is right."""
+    argument of it, or a line. All of them, where only two answers occur, or several are right."""
     views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
     if views or _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)

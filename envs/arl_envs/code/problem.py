@@ -69,7 +69,7 @@ class Problem:
     entry: str
     """The function to write; "": a program that reads standard input and prints."""
     hidden: Sequence[Test]
-    """What decides; none of them is in the statement."""
+    """What decides; none of them is in the statement, unless a constant would pass the rest."""
     prelude: str = ""
     """Imports that a function may take for granted."""
     time_limit_s: float = 2.0

@@ -61,7 +61,7 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
 
 
 def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
-    """The tests that are not shown, each input once.
+    """The tests that are not shown, each input once; all of them if a constant would pass these.
 
     Raises:
         RowRefused: no tests, tests that contradict each other, that ask for nothing, or that are
@@ -82,6 +82,8 @@ def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
     ]
     if not hidden:
         raise RowRefused("every test is shown: who knows them by heart would pass")
+    if len(set(map(_output, hidden))) == 1 and len(hidden) > 1:
+        return list(unique.values())  # a constant would pass the rest
     return hidden
 
 

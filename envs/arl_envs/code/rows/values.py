@@ -20,8 +20,8 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 def check_value(value: Any, what: str, *, from_json: bool) -> Any:
     """`value`, if a test can hold it: numbers and text in containers.
 
-    With `from_json`, numbers must be finite, and dictionaries must not have keys that read like whole numbers: the data
-    set's author may have meant numbers, which JSON has no way to write as keys.
+    With `from_json`, numbers must be finite, and dictionaries must not have keys that read like
+    whole numbers: the data set's author may have meant numbers, which JSON cannot write as keys.
 
     Raises:
         RowRefused: it is anything else.
