@@ -5,7 +5,8 @@
 #   make test | test-fast | lint      all tests | under two minutes | ruff and pyright
 #   make test ARL_EXHAUSTIVE=1        every case of what is otherwise sampled
 #   make test-vllm                    tests against a real vLLM server on the CPU (2 GB, once)
-#   make test-peers                   tests against the real openenv-core, verifiers and LiteLLM
+#   make test-peers                   tests against the real OpenEnv, verifiers and LiteLLM
+#   make bench-peers                  what `arl bench all` measures beside ours, installed (2 GB)
 #   make test-agents                  tests with real agent frameworks, in Python and Node.js (and,
 #                                     where make test-vllm has installed it, on vLLM)
 #   make test-docker                  docker sandboxes; starts a daemon where none is (Debian, root)
@@ -15,13 +16,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 # vLLM's pins are its own, so it lives apart; the versions were tried with Python 3.11.
-VENV_VLLM ?= .venv-vllm
-# The pins of these are their own as well.
-VENV_OPENENV ?= .venv-openenv
-VENV_VERIFIERS ?= .venv-verifiers
-VENV_LITELLM ?= .venv-litellm
-# Agent frameworks hold other versions of what we use: laid over VENV, whose other packages it sees.
-VENV_AGENTS ?= .venv-agents
+VENV_VLLM := $(VENV)-vllm
+# The pins of these are their own as well: $(VENV)-NAME, where the benchmarks look for it.
+APART := openenv verifiers litellm gem
+# These hold other versions of what we use: laid over VENV, whose other packages they see.
+OVER := agents trl
+VENV_AGENTS := $(VENV)-agents
 # Installed first and alone: a bare range would pull the newest CUDA build, gigabytes of it.
 TORCH ?= torch==2.13.0
 # Package index to take torch from, e.g. one with CPU builds; empty: pip's own setting.
@@ -39,8 +39,8 @@ say = @printf '\033[1m==>\033[0m %s\n'
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help train install install-test install-docs test test-fast test-vllm test-peers test-agents \
-    test-docker lint docs clean
+.PHONY: help train install install-test install-docs test test-fast test-vllm test-peers bench-peers \
+    test-agents test-docker lint docs clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -61,14 +61,17 @@ test-vllm: install-test $(VENV_VLLM)/.installed
 	    tests/vllm tests/e2e/test_exactness.py tests/test_examples.py -k 'vllm or gsm8k' $(PYTEST_ARGS)
 
 # They may not skip.
-test-peers: install-test $(VENV_OPENENV)/.installed $(VENV_VERIFIERS)/.installed \
-    $(VENV_LITELLM)/.installed
+TESTED := openenv verifiers litellm
+test-peers: install-test $(TESTED:%=$(VENV)-%/.installed)
 	ARL_REQUIRE=openenv,verifiers,litellm \
-	    ARL_OPENENV_PYTHON=$(abspath $(VENV_OPENENV))/bin/python \
-	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV_VERIFIERS))/bin/python \
-	    ARL_LITELLM_PYTHON=$(abspath $(VENV_LITELLM))/bin/python \
+	    ARL_OPENENV_PYTHON=$(abspath $(VENV)-openenv)/bin/python \
+	    ARL_VERIFIERS_PYTHON=$(abspath $(VENV)-verifiers)/bin/python \
+	    ARL_LITELLM_PYTHON=$(abspath $(VENV)-litellm)/bin/python \
 	    $(BIN)/python -m pytest tests/envs/openenv tests/envs/verifiers tests/litellm_engine \
 	    $(PYTEST_ARGS)
+
+bench-peers: $(APART:%=$(VENV)-%/.installed) $(VENV)-trl/.installed
+	$(say) "measure beside them with: $(BIN)/arl bench all (vLLM: make test-vllm installs it)"
 
 # They may not skip; but for those on vLLM, which run where it is installed (make test-vllm).
 test-agents: install-test $(VENV_AGENTS)/.installed $(VENV_AGENTS)/node/.installed
@@ -92,7 +95,7 @@ docs: install-docs
 	$(BIN)/python scripts/docs/make.py
 
 clean:
-	rm -rf $(VENV) $(VENV_VLLM) $(VENV_OPENENV) $(VENV_VERIFIERS) $(VENV_AGENTS) $(VENV_LITELLM)
+	rm -rf $(VENV) $(VENV_VLLM) $(APART:%=$(VENV)-%) $(OVER:%=$(VENV)-%)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find agentgym_rl envs agents sandboxes tests examples benchmarks \
 	    -name __pycache__ -prune -exec rm -rf {} +
@@ -147,31 +150,19 @@ $(VENV_VLLM)/.installed: $(VENV_VLLM)/.vllm $(VENV)/.installed-test pyproject.to
 	$(PIP_VLLM) --no-deps --force-reinstall build/vllm-wheel/*.whl
 	@touch $@
 
-$(VENV_OPENENV)/.installed: requirements/test-openenv.txt
-	$(say) "installing openenv-core in $(VENV_OPENENV)"
-	$(PYTHON) -m venv $(VENV_OPENENV)
-	$(VENV_OPENENV)/bin/python -m pip --disable-pip-version-check -qq install -r $<
-	@touch $@
-
-$(VENV_VERIFIERS)/.installed: requirements/test-verifiers.txt
-	$(say) "installing verifiers in $(VENV_VERIFIERS)"
-	$(PYTHON) -m venv $(VENV_VERIFIERS)
-	$(VENV_VERIFIERS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
-	@touch $@
-
-$(VENV_LITELLM)/.installed: requirements/test-litellm.txt
-	$(say) "installing LiteLLM in $(VENV_LITELLM)"
-	$(PYTHON) -m venv $(VENV_LITELLM)
-	$(VENV_LITELLM)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+$(APART:%=$(VENV)-%/.installed): $(VENV)-%/.installed: requirements/%.txt
+	$(say) "installing $* in $(@D)"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@
 
 SITE = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-$(VENV_AGENTS)/.installed: requirements/test-agents.txt $(VENV)/.installed-test
-	$(say) "installing agent frameworks in $(VENV_AGENTS), over $(VENV)"
-	$(PYTHON) -m venv --without-pip $(VENV_AGENTS)
+$(OVER:%=$(VENV)-%/.installed): $(VENV)-%/.installed: requirements/%.txt $(VENV)/.installed-test
+	$(say) "installing $* in $(@D), over $(VENV)"
+	$(PYTHON) -m venv --without-pip $(@D)
 	@echo "import site; site.addsitedir('$(call SITE,$(abspath $(VENV)))')" \
-	    > "$(call SITE,$(VENV_AGENTS))/beneath.pth"
-	$(VENV_AGENTS)/bin/python -m pip --disable-pip-version-check -qq install -r $<
+	    > "$(call SITE,$(@D))/beneath.pth"
+	$(@D)/bin/python -m pip --disable-pip-version-check -qq install -r $<
 	@touch $@
 
 $(VENV_AGENTS)/node/.installed: examples/node_agent/package.json $(VENV_AGENTS)/.installed

@@ -25,10 +25,27 @@ from agentgym_rl.config import Config, dump_toml, load_config
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.process import free_port
 
-VLLM_PYTHON = os.environ.get("ARL_VLLM_PYTHON", "")
-"""Interpreter that has vLLM and our wheel; benchmarks skip vLLM, by name, without one."""
-
 _END_TIMEOUT_S = 10.0
+
+
+def peer_python(name: str) -> str:
+    """Return the interpreter that has the peer `name`; "": benchmarks skip it, by name.
+
+    It is the one that ARL_NAME_PYTHON names, or the environment beside this one, as `make
+    bench-peers` (and for vLLM `make test-vllm`) installs it.
+    """
+    beside = Path(f"{sys.prefix}-{name}")
+    found = str(beside / "bin" / "python") if (beside / ".installed").exists() else ""
+    return os.environ.get(f"ARL_{name.upper()}_PYTHON") or found
+
+
+def no_peer(name: str) -> str:
+    """Return why the peer `name` is skipped, and how to have it."""
+    how = "make test-vllm" if name == "vllm" else "make bench-peers"
+    return f"{name}: {how} installs it, or ARL_{name.upper()}_PYTHON names a Python that has it"
+
+
+VLLM_PYTHON = peer_python("vllm")
 
 
 def hardware(note: str = "") -> str:

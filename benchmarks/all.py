@@ -3,8 +3,9 @@
 Each runs as a process of its own; one that fails is a line of the report, and the others go on.
 What was measured is kept as NAME.json in ARL_BENCH_OUT (default runs/bench), and not measured
 again, so the whole can be interrupted: staleness, faults and crash alone take hours.
-ARL_BENCH_ONLY=env,math measures these alone; ARL_BENCH_AGAIN=1 also what is there. Peers whose
-interpreters are not named (ARL_VLLM_PYTHON and others, see each file) are skipped by name.
+ARL_BENCH_ONLY=env,math measures these alone; ARL_BENCH_AGAIN=1 also what is there. Peers have
+environments of their own: `make bench-peers` and `make test-vllm` install them where they are found
+(or ARL_VLLM_PYTHON and its like name an interpreter); a peer that is not there is skipped by name.
 
 With ARL_BENCH_OUT=docs/data/bench, docs/measurements.md is made anew as well.
 """

@@ -4,8 +4,8 @@ Every system is a process of its own; episodes of eight steps, some at once, are
 turn, in several rounds. Ours are asyncio tasks without a barrier between them, inside all wrappers;
 the others step together. Then one straggler among 256, and 10,000 cancelled episodes.
 
-Peers that this interpreter has not are skipped by name, unless ARL_OPENENV_PYTHON or ARL_GEM_PYTHON
-names an interpreter that has them.
+gem and OpenEnv have a Python of their own each (`make bench-peers`); without one they are skipped,
+by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ._common import hardware, say, versions
+from ._common import hardware, peer_python, say, versions
 from .env_loops.trouble import cancellations, stragglers
 
 ROUNDS = 7
@@ -32,8 +32,8 @@ GOALS = {"cpu_us_per_step": 5.0, "cpu_us_above_bare": 5.0, "straggler_ratio": 1.
 _ROOT = Path(__file__).parents[1]
 _ANSWER_S = 180.0
 
-OPENENV = os.environ.get("ARL_OPENENV_PYTHON", sys.executable)
-GEM = os.environ.get("ARL_GEM_PYTHON", sys.executable)
+OPENENV = peer_python("openenv") or sys.executable
+GEM = peer_python("gem") or sys.executable
 
 
 @dataclass

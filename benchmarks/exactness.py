@@ -8,7 +8,7 @@ engine's own view: the journal of the embedded engine, and what a relay before v
 the wire.
 
 ARL_EXACT_EPISODES episodes (default 400) on each; vLLM is skipped, by name, unless
-ARL_VLLM_PYTHON names an interpreter that has it.
+`make test-vllm` has installed it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from torch import Tensor
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.weights.folder import WeightsFolder
 
-from ._common import VLLM_PYTHON, engine_server, hardware, model_config, say, versions
+from ._common import (
+    VLLM_PYTHON,
+    engine_server,
+    hardware,
+    model_config,
+    no_peer,
+    say,
+    versions,
+)
 from .exactness_loops import babbler, views
 from .exactness_loops.compare import FIELDS
 from .exactness_loops.play import Engine, Played, play
@@ -59,7 +67,7 @@ def run() -> dict[str, Any]:
         "hardware": hardware("1 thread a process"),
         "versions": versions(),
         "rows": rows,
-        "skipped": [] if VLLM_PYTHON else ["vllm: ARL_VLLM_PYTHON names no interpreter of it"],
+        "skipped": [] if VLLM_PYTHON else [no_peer("vllm")],
         "goal": GOAL,
         "met": all(row["mismatches"] == {} and row["episodes"] >= GOAL["episodes"] for row in rows),
     }

@@ -8,7 +8,7 @@ waits for the same model with nothing between is taken off (`no gateway`: the cl
 network, the model). Turns per second with 16 at once. Then 1,000 open sessions for a while:
 ARL_SOAK_S seconds (default 20), memory and errors.
 
-The LiteLLM proxy is skipped, by name, unless ARL_LITELLM_PYTHON names an interpreter that has it.
+The LiteLLM proxy has a Python of its own (`make bench-peers`); without, it is skipped, by name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 from agentgym_rl.process import free_port
 
-from ._common import hardware, say, versions
+from ._common import hardware, no_peer, peer_python, say, versions
 from .gateway_loops.load import Shape, Turn, play
 
 ROUNDS = 5
@@ -42,7 +42,7 @@ PACED, PACE = 8, 100.0
 """So many conversations, which make so many turns a second together."""
 SESSIONS = 1000
 SOAK_S = float(os.environ.get("ARL_SOAK_S", "20"))
-LITELLM = os.environ.get("ARL_LITELLM_PYTHON", "")
+LITELLM = peer_python("litellm")
 GOALS = {
     "added_p50_ms": 1.0, "added_p99_ms": 5.0, "turns_per_s": 1000.0,
     "last_over_first": 1.5, "errors": 0,
@@ -89,7 +89,7 @@ def run() -> dict[str, Any]:
         if LITELLM:
             systems.append(stack.enter_context(_litellm(model, core=cores[0])))
         else:
-            skipped = [{"system": "LiteLLM proxy", "skipped": "ARL_LITELLM_PYTHON names none"}]
+            skipped = [{"system": "LiteLLM proxy", "skipped": no_peer("litellm")}]
         one: dict[str, list[Turn]] = {system.name: [] for system in systems}
         paced: dict[str, list[Turn]] = {system.name: [] for system in systems}
         many: dict[str, list[float]] = {system.name: [] for system in systems}

@@ -2,8 +2,8 @@
 
 Three parts. "paper": the AReaL paper's setting, simulated, beside the paper's own ratios. "runs":
 real runs on this machine. One is made and calibrated on; what others will do is then written to
-a file; then they are made, and compared. "vllm": the same on a vLLM server, if ARL_VLLM_PYTHON
-names an interpreter that has it.
+a file; then they are made, and compared. "vllm": the same on a vLLM server, if `make test-vllm`
+has installed it.
 
 ARL_BENCH_PART=paper, runs or vllm does one part. With ARL_BENCH_ROWS=FILE the rows of
 finished runs are kept in that file and the predictions in FILE.PART.json: begun again, it predicts
@@ -26,7 +26,7 @@ from agentgym_rl.plan.rates import Rates
 from agentgym_rl.plan.recorded import read_run
 from agentgym_rl.plan.simulation import simulate
 
-from ._common import VLLM_PYTHON, hardware, say, versions
+from ._common import VLLM_PYTHON, hardware, no_peer, say, versions
 from ._kept import read_rows, rows_file
 from ._plan_paper import PAPER, paper_rows
 from ._runs import Run, RunFailed, train
@@ -74,7 +74,7 @@ def run() -> dict[str, Any]:
     measured: list[Row] = []
     for name in (part,) if part in PARTS else PARTS if not part else ():
         if name == "vllm" and not VLLM_PYTHON:
-            skipped.append("vllm: ARL_VLLM_PYTHON names no interpreter of it")
+            skipped.append(no_peer("vllm"))
         else:
             measured += compare(name)
     return {

@@ -7,8 +7,8 @@ by turns in one process.
 TRL: forty batches of the main job through the whole stack, gateway, agents and engine over HTTP
 included, against TRL's GRPOTrainer on both cores; same model, tasks and rewards, and `arl eval`
 judges both. "train_s" is without start-up and evaluation: from the trainer's first wait for a batch
-to the end of its last, and TRL's time inside `GRPOTrainer.train`. It needs ARL_TRL_PYTHON, an
-interpreter that has `trl==1.16.0`, `jmespath` and agentgym-rl, and is skipped, by name, without.
+to the end of its last, and TRL's time inside `GRPOTrainer.train`. `make bench-peers` installs TRL
+beside this package; without, it is skipped, by name.
 
 Nothing else should run on the machine meanwhile.
 """
@@ -30,11 +30,11 @@ import torch
 from agentgym_rl.model import BUNDLED
 from agentgym_rl.trainer.world import join_world
 
-from ._common import hardware, qwen3, say, versions
+from ._common import hardware, no_peer, peer_python, qwen3, say, versions
 from ._runs import TIMEOUT_S, RunFailed, train
 from .trainer_loops import packing
 
-TRL_PYTHON = os.environ.get("ARL_TRL_PYTHON", "")
+TRL_PYTHON = peer_python("trl")
 SEEDS = (1, 2, 3)
 BATCHES = 40
 RANKS = ((8, 2), (64, 2), (64, 8))
@@ -76,7 +76,7 @@ def run(*, seeds: Sequence[int] = SEEDS, batches: int = BATCHES) -> dict[str, An
         "versions": versions(),
         "rows": [*packed, *imbalances, *peers],
         "ratios": ratios,
-        "skipped": [] if TRL_PYTHON else ["TRL: ARL_TRL_PYTHON names no interpreter that has it"],
+        "skipped": [] if TRL_PYTHON else [no_peer("trl")],
         "goal": GOAL,
         "checks": checks,
         "met": bool(TRL_PYTHON) and all(checks.values()),

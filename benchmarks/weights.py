@@ -30,7 +30,16 @@ from agentgym_rl.weights.folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
 
-from ._common import VLLM_PYTHON, engine_server, hardware, model_config, qwen3, say, versions
+from ._common import (
+    VLLM_PYTHON,
+    engine_server,
+    hardware,
+    model_config,
+    no_peer,
+    qwen3,
+    say,
+    versions,
+)
 
 UPDATES = 20
 IN_FLIGHT = 8
@@ -56,7 +65,7 @@ def run(*, updates: int = UPDATES, models: Sequence[str] = tuple(MODELS)) -> dic
                 say(f"{engine}, {size / 1e6:.1f}M parameters")
                 rows += _measure(engine, folder, size, updates)
     worst = max(row["pause_max_ms"] for row in rows if row["interrupt"] != "wait")
-    skipped = [] if VLLM_PYTHON else ["vllm: ARL_VLLM_PYTHON names no interpreter that has it"]
+    skipped = [] if VLLM_PYTHON else [no_peer("vllm")]
     return {
         "name": "weights",
         "hardware": hardware("1 thread a process"),

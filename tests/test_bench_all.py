@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import _html, _kept, _measurements, _said, _tables
+from benchmarks import _common, _html, _kept, _measurements, _said, _tables
 from benchmarks import all as whole
 from benchmarks._faulty import unmeasured
 
@@ -32,6 +32,20 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("ARL_BENCH_OUT", str(tmp_path / "out"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, *sys.path))))
     return tmp_path
+
+
+def test_peers_are_found_beside_this_environment_or_where_a_variable_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.delenv("ARL_GEM_PYTHON", raising=False)
+    assert _common.peer_python("gem") == ""
+    assert "make bench-peers" in _common.no_peer("gem")
+    beside = tmp_path / "venv-gem"
+    beside.mkdir()
+    assert _common.peer_python("gem") == ""  # its installation has not ended
+    (beside / ".installed").touch()
+    assert _common.peer_python("gem") == str(beside / "bin" / "python")
+    monkeypatch.setenv("ARL_GEM_PYTHON", "/another/python")
+    assert _common.peer_python("gem") == "/another/python"
 
 
 def test_one_that_fails_is_a_line_of_the_report(checkout):

@@ -43,7 +43,7 @@ def load_whole(
     disable_progress_bar()
     options = {"attn_implementation": attention} if attention else {}
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             device_map=device_map,
@@ -52,6 +52,7 @@ def load_whole(
             output_loading_info=True,
             **options,
         )
+        model, found = loaded  # a pair, for output_loading_info; the annotations know one alone
     except _LOAD_ERRORS as error:
         raise ConfigError(
             f"cannot load a causal language model from {folder}: {error}. Does config.json "

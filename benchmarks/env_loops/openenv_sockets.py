@@ -85,20 +85,27 @@ def _cases() -> Mapping[str, Case]:
             for client in clients:
                 tasks.create_task(episode(client))
 
+    # The client's methods wait themselves, unless they are called inside a running event loop.
+    async def connected(clients: list[Any]) -> None:
+        for client in clients:
+            await client.connect()
+
+    async def disconnected(clients: list[Any]) -> None:
+        for client in clients:
+            await client.disconnect()
+
     @contextlib.contextmanager
     def echo(live: int) -> Iterator[Callable[[], int]]:
         with _server() as url, asyncio.Runner() as runner:
             clients = [GenericEnvClient(base_url=url) for _ in range(live)]
-            for client in clients:
-                runner.run(client.connect())
+            runner.run(connected(clients))
 
             def play() -> int:
                 runner.run(together(clients))
                 return live * TURNS
 
             yield play
-            for client in clients:
-                runner.run(client.disconnect())
+            runner.run(disconnected(clients))
 
     return {"echo": echo}
 
@@ -109,4 +116,4 @@ if __name__ == "__main__":
 
         uvicorn.run(_app(), host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
     else:
-        serve("openenv-core", _cases)
+        serve("openenv", _cases)

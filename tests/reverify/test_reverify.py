@@ -180,7 +180,8 @@ def test_what_is_no_run_is_explained(run, reverify):
     (run / "config.toml").unlink()
     done = reverify(run)
     assert done.code == 2
-    assert "config.toml is missing" in done.err and "put it back" in done.err
+    assert "config.toml is missing" in done.err
+    assert "put it back" in done.err
 
 
 @pytest.mark.parametrize("keep", [0, 100, 0.5, None])

@@ -9,8 +9,8 @@ from typing import Any
 from agentgym_rl.env import ToolSpec
 
 TOOL = "act"
-_OURS = ("metadata",)
-"""Fields of every OpenEnv action that are not the agent's."""
+METADATA = "metadata"
+"""A field of every OpenEnv action and observation that is not the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ActionForm:
 
 def form_of(schema: Mapping[str, Any]) -> ActionForm:
     """Text where the one field there is (or the one required) is a string, else a tool."""
-    fields = {k: v for k, v in schema.get("properties", {}).items() if k not in _OURS}
+    fields = {k: v for k, v in schema.get("properties", {}).items() if k != METADATA}
     required = [name for name in schema.get("required", ()) if name in fields]
     only = required if len(required) == 1 else list(fields)
     is_text = len(only) == 1 and _is_string(fields[only[0]]) and len(required) <= 1

@@ -11,7 +11,7 @@ from agentgym_rl.errors import ConfigError, EnvError, InfraError
 from agentgym_rl.task import Task
 from agentgym_rl.tool_env import listed, reply_to, text_of
 
-from .actions import TOOL, ActionForm, form_of
+from .actions import METADATA, TOOL, ActionForm, form_of
 from .session import BadAction, Session, schema
 
 _SEEDS = 2**31
@@ -81,7 +81,7 @@ class OpenEnvEnv(Env):
         self._info = {} if task is None else {"task_id": task.id}
         self._invalid = 0
         first = [{"role": "system", "content": self._instructions}] if self._instructions else []
-        said = {"role": "user", "content": _said(found.get("observation"))}
+        said = {"role": "user", "content": self._said(found)}
         return [*first, said], dict(self._info)
 
     async def step(self, action: Message) -> Step:
@@ -103,7 +103,7 @@ class OpenEnvEnv(Env):
             found = await self._call("step", {self._form.text_field: text_of(action)})
         except BadAction as error:
             return self._step([{"role": "user", "content": f"error: {error}"}], 0.0, False, [error])
-        message = {"role": "user", "content": _said(found.get("observation"))}
+        message = {"role": "user", "content": self._said(found)}
         return self._step([message], _reward(found), bool(found.get("done")), [])
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class OpenEnvEnv(Env):
                 replies.append(reply_to(call, f"error: {error}"))
                 continue
             reward, done = reward + _reward(found), bool(found.get("done"))
-            replies.append(reply_to(call, _said(found.get("observation"))))
+            replies.append(reply_to(call, self._said(found)))
         return self._step(replies, reward, done, problems)
 
     def _arguments(self, call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,6 +140,23 @@ class OpenEnvEnv(Env):
         if not isinstance(found, Mapping):
             raise BadAction("arguments are no JSON object")
         return found
+
+    def _said(self, found: Mapping[str, Any]) -> str:
+        """Return an observation as text: one text as it is, several fields a line each.
+
+        The `metadata` of an observation is not the agent's to read; it goes to `info`.
+        """
+        observation = found.get("observation")
+        self._info.pop(METADATA, None)
+        if not isinstance(observation, Mapping):
+            return "" if observation is None else json.dumps(observation, ensure_ascii=False)
+        fields = dict(observation)
+        if metadata := fields.pop(METADATA, None):
+            self._info[METADATA] = metadata
+        values = list(fields.values())
+        if len(values) == 1 and isinstance(values[0], str):
+            return values[0]
+        return "\n".join(f"{name}: {_inline(value)}" for name, value in fields.items())
 
     def _step(self, replies: list[Message], reward: float, done: bool, problems: list[Any]) -> Step:
         self._invalid += len(problems)
@@ -169,16 +186,6 @@ def _reward(found: Mapping[str, Any]) -> float:
     if reward is not None and not isinstance(reward, int | float):
         raise InfraError(f"the server's reward is no number: {reward!r:.80}")
     return float(reward or 0.0)
-
-
-def _said(observation: Any) -> str:
-    """One text as it is; several fields a line each."""
-    if not isinstance(observation, Mapping):
-        return "" if observation is None else json.dumps(observation, ensure_ascii=False)
-    values = list(observation.values())
-    if len(values) == 1 and isinstance(values[0], str):
-        return values[0]
-    return "\n".join(f"{name}: {_inline(value)}" for name, value in observation.items())
 
 
 def _inline(value: Any) -> str:

@@ -1,10 +1,10 @@
 """Tasksets of Prime Intellect's verifiers (0.4): `verifiers:my-taskset`.
 
-env      the environment: a prompt, one reply, the taskset's reward
+env      the environment: prompts, tools, turns and rewards of the taskset
 tasks    which tasks a taskset has, apart by split
 bridge   the process that has verifiers, whose pins are not ours: calls with deadlines
 life     one such process, from its start to its end
-there    the program that runs in it; it imports nothing of ours
+there    the program that runs in it, and inside, the code it runs; they import nothing of ours
 """
 
 from agentgym_rl.specs import EnvSpec
@@ -13,5 +13,5 @@ SPEC = EnvSpec(
     id="verifiers-v0",
     entry_point="arl_envs.verifiers.env:VerifiersEnv",
     argument="taskset",
-    description="a single-turn taskset of verifiers, as verifiers:my-taskset",
+    description="a taskset of verifiers, as verifiers:my-taskset",
 )

@@ -2,10 +2,10 @@
 
 Its pins (mcp==2.0.0) are not ours, and what tasksets do is their own affair: so another process,
 of whatever Python ARL_VERIFIERS_PYTHON names. Starting it takes seconds, so everything in this
-process that plays the same taskset shares one. It keeps nothing of an episode, ends after two
-minutes without a call, with this process or when a call takes too long, and is started again by
-the next. Calls that may work for long have their turns, one after the other: the deadline of each
-counts from its own.
+process that plays the same taskset shares one. It ends after two minutes without a call or an
+episode that waits for a reply, with this process or when a call takes too long, and is started
+again by the next. Calls that may work for long have their turns, one after the other: the deadline
+of each counts from its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .life import GRACE_S, Life
 VARIABLE = "ARL_VERIFIERS_PYTHON"
 START_TIMEOUT_S = 180.0
 IDLE_S = 120.0
+_TELL_S = 60.0
 TURN_TIMEOUT_S = 600.0
 """Longest wait for other calls, before one's own begins."""
 
@@ -75,6 +76,12 @@ class Bridge:
             return future.result(TURN_TIMEOUT_S + timeout_s + GRACE_S)
         except TimeoutError as error:
             raise self._late(life, name, timeout_s) from error
+
+    def tell(self, name: str, **args: Any) -> None:
+        """Call the function `name` if the process lives, without a wait for its answer."""
+        with self._lock:
+            if self._life is not None:
+                self._life.send(name, args, timeout_s=_TELL_S, at_once=1)
 
     def close(self) -> None:
         """End the process, if there is one; the next call starts another."""

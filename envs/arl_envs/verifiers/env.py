@@ -1,11 +1,13 @@
-"""A single-turn taskset of verifiers as an environment: a prompt, one reply, a reward."""
+"""A taskset of verifiers as an environment: its prompts, its tools, its user, its rewards."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentgym_rl.env import Env, Message, Step
@@ -25,11 +27,15 @@ class VerifiersEnv(Env):
     the held-out tasks, which are never trained on. Without it the hash of a prompt says which
     tasks are held out. Of an endless taskset, the first `num_tasks` are played.
 
+    Tools of a taskset are called in its process, and an environment that comes with it (or one
+    that `env` names: `{"id": ..., "player": {"max_turns": 8}}`, the environment's own config) is
+    the user, turn by turn. It has one agent, which is the one that is trained.
+
     The reward is the taskset's sum of weighted rewards; `reward_range` is what `arl check` holds
-    it against. A reply may be scored for `timeout_s`, which does not count the wait for others:
-    `scored_at_once` replies are scored together. More than one is right where the scorer waits, as
-    for a judge, and not where it works, as each would wait for the work of the others. Tasksets
-    that need tools, a user, a container or a runtime are refused.
+    it against. A reply may be worked on for `timeout_s`, which does not count the wait for others:
+    `scored_at_once` replies are worked on together. More than one is right where the code waits,
+    as for a judge, and not where it works, as each would wait for the work of the others. Tasksets
+    with several agents, and those that need a container or a runtime, are refused.
 
     Raises:
         ConfigError: there is no Python with verifiers, or `scored_at_once` is below 1; from
@@ -37,7 +43,7 @@ class VerifiersEnv(Env):
             cannot be played.
     """
 
-    max_turns = 1
+    max_turns = 50
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class VerifiersEnv(Env):
         python: str = "",
         config: Mapping[str, Any] | None = None,
         eval_config: Mapping[str, Any] | None = None,
+        env: Mapping[str, Any] | None = None,
         num_tasks: int | None = None,
         timeout_s: float = 60.0,
         scored_at_once: int = 1,
@@ -53,13 +60,22 @@ class VerifiersEnv(Env):
     ) -> None:
         if scored_at_once < 1:
             raise ConfigError(f"scored_at_once: got {scored_at_once}, expected 1 or more")
-        self._train, self._held_out = _sources(taskset, python, config, eval_config, num_tasks)
+        if not taskset:
+            raise ConfigError(
+                "taskset: got none, expected a name, as in --env verifiers:my-taskset"
+            )
+        found = interpreter(python)
+        self._train = Source(found, taskset, config or {}, num_tasks, env or {})
+        self._held_out: Source | None = None
+        if eval_config is not None:
+            self._held_out = replace(self._train, config={**self._train.config, **eval_config})
         self._bridge = bridge_to(taskset, self._train.python)
         self._timeout_s, self._at_once = timeout_s, scored_at_once
         self.step_timeout_s = longest_call_s(max(timeout_s, LIST_TIMEOUT_S))
         self.reward_range = None if reward_range is None else (reward_range[0], reward_range[1])
         self._random = random.Random()
         self._task: Task | None = None
+        self._episode: str | None = None
 
     @classmethod
     def task_source(cls, split: Split, *, seed: int, **options: Any) -> TasksetTasks:
@@ -81,52 +97,67 @@ class VerifiersEnv(Env):
         task = options.pop("task", None)
         if options or not isinstance(task, Task | None):
             raise EnvError(f"reset options: got {sorted(options)}, task {task!r}; allowed: a task")
-        self._task = None
+        await self.close()
         task = task or await self._task_of(self._random.getrandbits(53) if seed is None else seed)
         if not isinstance(task.data.get("number"), int):
             raise EnvError(f"task {task.id} is none of a taskset: it has no number")
-        found = await self._bridge.call("ask", timeout_s=LIST_TIMEOUT_S, **self._where(task))
-        if found["digest"] != task.data["digest"]:
-            raise EnvError(
-                f"task {task.id} of {self._train.taskset} asks something else than when it was "
-                "listed: does its load() give the same tasks each time?"
-            )
-        self._task = task
+        found = await self._call("ask", task, timeout_s=LIST_TIMEOUT_S, digest=task.data["digest"])
+        self._task, self._episode = task, found["episode"]
+        self.tools = tuple(found["tools"])
         return found["messages"], {"task_id": task.id}
 
     async def step(self, action: Message) -> Step:
-        """Have the reply scored; the episode is over.
+        """Let the taskset go on with the reply: to its tools, its user, or a score.
 
         Raises:
             EnvError: there is no episode, or the taskset's code raised.
-            InfraError: scoring took too long, had no turn in time, or its process died: nothing is
+            InfraError: it took too long, had no turn in time, or its process died: nothing is
                 known of the reply.
         """
         task, self._task = self._task, None
         if task is None:
             raise EnvError("step without an episode: call reset first")
-        reply = text_of(action).encode("utf-8", "replace").decode()  # no lone surrogates over there
-        found = await self._bridge.call(
-            "score",
-            timeout_s=self._timeout_s,
-            at_once=self._at_once,
-            reply=reply,
-            **self._where(task),
+        episode, self._episode = self._episode, None
+        calls = listed(action.get("tool_calls") or [])
+        reply = {"content": _utf8(text_of(action)), "calls": [_call(call) for call in calls]}
+        found = await self._call(
+            "act", task, timeout_s=self._timeout_s, episode=episode, reply=reply
         )
+        info: dict[str, Any] = {"task_id": task.id}
+        answered = {message.get("tool_call_id") for message in found["messages"]}
+        why = "the episode is over" if self.tools else "there are no tools"
+        replies = [reply_to(c, f"error: {why}") for c in calls if c.get("id") not in answered]
+        if replies:
+            info["tool_errors"] = [message["content"] for message in replies]
+        if "reward" not in found:
+            self._task, self._episode = task, episode
+            self.tools = tuple(found["tools"])
+            return Step([*replies, *found["messages"]], 0.0, False, False, info)
         missing = [name for name, value in found["rewards"].items() if value is None]
         if missing or not math.isfinite(found["reward"]):
             raise EnvError(f"{self._train.taskset} rewards {found['rewards']}: not finite numbers")
-        info: dict[str, Any] = {
-            "task_id": task.id,
+        stop = "answer" if found["stop_reason"] == "agent_completed" else found["stop_reason"]
+        info |= {
             "reward_components": found["rewards"],
             "metrics": found["metrics"],
-            "stop_reason": "answer",
+            "stop_reason": stop,
         }
-        calls = listed(action.get("tool_calls") or [])
-        replies = [reply_to(call, "error: there are no tools") for call in calls]
-        if replies:
-            info["tool_errors"] = [message["content"] for message in replies]
-        return Step(replies, found["reward"], True, False, info)
+        is_cut = found["truncated"]
+        said = [message for message in found["messages"] if message["role"] == "tool"]
+        return Step([*replies, *said], found["reward"], not is_cut, is_cut, info)
+
+    async def close(self) -> None:
+        """Leave the episode that is under way, if any."""
+        task, episode = self._task, self._episode
+        self._task = self._episode = None
+        if task is not None and episode is not None:
+            self._bridge.tell("leave", source=self._source(task).to_json(), episode=episode)
+
+    async def _call(self, name: str, task: Task, *, timeout_s: float, **args: Any) -> Any:
+        where = {"source": self._source(task).to_json(), "index": task.data["number"]}
+        return await self._bridge.call(
+            name, timeout_s=timeout_s, at_once=self._at_once, **where, **args
+        )
 
     async def _task_of(self, seed: int) -> Task:
         found = await asyncio.to_thread(
@@ -134,24 +165,23 @@ class VerifiersEnv(Env):
         )
         return found[0]
 
-    def _where(self, task: Task) -> dict[str, Any]:
+    def _source(self, task: Task) -> Source:
         source = self._held_out if task.data.get("held_out") else self._train
         if source is None:
             raise EnvError(f"task {task.id} is held out by an eval_config that is not given here")
-        return {"source": source.to_json(), "index": task.data["number"]}
+        return source
 
 
-def _sources(
-    taskset: str,
-    python: str,
-    config: Mapping[str, Any] | None,
-    eval_config: Mapping[str, Any] | None,
-    num_tasks: int | None,
-) -> tuple[Source, Source | None]:
-    if not taskset:
-        raise ConfigError("taskset: got none, expected a name, as in --env verifiers:my-taskset")
-    found = interpreter(python)
-    train = Source(found, taskset, config or {}, num_tasks)
-    if eval_config is None:
-        return train, None
-    return train, Source(found, taskset, {**train.config, **eval_config}, num_tasks)
+def _call(call: Mapping[str, Any]) -> dict[str, str]:
+    """Return a tool call as verifiers has it, whatever the agent made of it."""
+    function = call.get("function")
+    about = function if isinstance(function, Mapping) else {}
+    arguments = about.get("arguments", "")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    named = {"id": str(call.get("id", "")), "name": str(about.get("name", "")), "arguments": text}
+    return {key: _utf8(value) for key, value in named.items()}
+
+
+def _utf8(text: str) -> str:
+    """Return the text without lone surrogates, which no JSON parser over there takes."""
+    return text.encode("utf-8", "replace").decode()

@@ -25,7 +25,7 @@ GRACE_S = 5.0
 
 
 class Life:
-    """Started when made; ends by itself when it had nothing to do for `idle_s`.
+    """Started when made; ends by itself after `idle_s` without a call or an episode that waits.
 
     Belongs to no event loop, so that all of a process share it; threads carry the lines.
     """
@@ -43,6 +43,7 @@ class Life:
         self._waiting: dict[int, Future[Any]] = {0: self.ready}
         self._limits: dict[int, threading.Timer] = {}
         self._heard_at = time.monotonic()
+        self._open_plays = 0
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(  # a group of its own: Ctrl-C is for us to handle
             argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
@@ -118,7 +119,7 @@ class Life:
 
     def _end_if_idle(self) -> None:
         with self._lock:
-            if self._waiting or self._over:
+            if self._waiting or self._open_plays or self._over:
                 return
             self._over = True
             self._kill()
@@ -139,6 +140,7 @@ class Life:
                 self._limit(number, found)
                 if "started" in found:
                     continue
+                self._open_plays = int(found.get("open", 0))
                 with self._lock:
                     future = self._waiting.pop(number, None)
                 if future is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import msgspec
@@ -28,6 +28,7 @@ class Source:
     taskset: str
     config: Mapping[str, Any]
     num_tasks: int | None
+    env: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What the other end is told of it."""
@@ -35,6 +36,7 @@ class Source:
             "taskset": self.taskset,
             "config": dict(self.config),
             "num_tasks": self.num_tasks,
+            "env": dict(self.env),
         }
 
     def digests(self) -> list[str]:

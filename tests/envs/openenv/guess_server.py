@@ -1,6 +1,6 @@
 """A toy environment behind a real OpenEnv server: `python guess_server.py PORT`.
 
-Runs in any environment that has openenv-core; guesses a number, or echoes with --echo.
+Runs in any Python that has openenv; guesses a number, or echoes with --echo.
 """
 
 import random
@@ -37,7 +37,7 @@ class GuessEnv(Environment):
         if action.number == 666:
             raise RuntimeError("boom")
         if action.number == self.secret:
-            return Told(text="yes", reward=1.0, done=True)
+            return Told(text="yes", reward=1.0, done=True, metadata={"secret": self.secret})
         return Told(text="higher" if action.number < self.secret else "lower", reward=-0.1)
 
     @property

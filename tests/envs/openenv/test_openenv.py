@@ -1,4 +1,4 @@
-"""The OpenEnv client against a real OpenEnv server, in whatever Python has openenv-core.
+"""The OpenEnv client against a real OpenEnv server, in whatever Python has openenv.
 
 That is this one, or the one that ARL_OPENENV_PYTHON names (its pins are its own).
 """
@@ -32,7 +32,7 @@ def served(*options: str) -> Iterator[str]:
     if not PYTHON:
         required = "openenv" in os.environ.get("ARL_REQUIRE", "").split(",")
         (pytest.fail if required else pytest.skip)(
-            "openenv-core is not installed; ARL_OPENENV_PYTHON may name a Python that has"
+            "openenv is not installed; ARL_OPENENV_PYTHON may name a Python that has"
         )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -105,6 +105,13 @@ def test_an_action_with_fields_is_a_tool_call(guess):
     said = [message["content"] for message in done.observation]
     assert said[-1] == "error: the episode is over"
     assert done.reward == pytest.approx(1.0 - 0.1 * said.index("yes"))
+
+
+def test_metadata_is_for_info_and_not_for_the_agent(guess):
+    low, done = play(guess, guesses(1), guesses(*range(2, 10)))
+    assert "metadata" not in low.info
+    secret = [message["content"] for message in done.observation].index("yes") + 2
+    assert done.info["metadata"] == {"secret": secret}
 
 
 def test_an_action_of_one_text_is_the_reply(echo):

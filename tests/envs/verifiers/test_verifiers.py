@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import subprocess
 import sys
 import time
@@ -18,17 +17,6 @@ from agentgym_rl.task import Task
 
 TOY = str(Path(__file__).with_name("toy_taskset.py"))
 pytestmark = pytest.mark.slow  # verifiers takes seconds to import
-
-
-@pytest.fixture
-def python() -> str:
-    found = os.environ.get(bridge.VARIABLE, "")
-    if not found:
-        required = "verifiers" in os.environ.get("ARL_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(
-            f"{bridge.VARIABLE} does not name a Python that has verifiers 0.4"
-        )
-    return found
 
 
 def tasks(split: str = "train", seed: int = 0, **options) -> list[Task]:

@@ -1,0 +1,418 @@
+"""An episode of verifiers whose agent is somebody else's; runs in the Python that has verifiers.
+
+verifiers' own environment code runs the episode: its `run`, `finalize` and scoring. The one agent
+it has is a `Seat`, which asks the other process for each reply instead of a model. Tools run here,
+in this process, without the server that verifiers would start for each rollout.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import verifiers.v1 as vf
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from verifiers.v1.dialects import parse_message
+from verifiers.v1.harnesses.utils.mcp import mcp_content_to_chat_content
+from verifiers.v1.mcp import server as mcp_server
+from verifiers.v1.session import RolloutLimits, call_hook, hook_boundary
+from verifiers.v1.state import state_cls
+from verifiers.v1.utils.decorators import discover_decorated, invoke
+
+Event = dict[str, Any]
+
+
+class Refused(Exception):
+    """What is asked for is not there, or cannot be played so; the user has to change it."""
+
+
+class Play:
+    """One episode under way: it runs until it wants a reply, and goes on with the reply."""
+
+    def __init__(self, env: Any, seat: str, task: Any, shared: Shared) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._replies: asyncio.Queue[Event] = asyncio.Queue()
+        self._env, self._task = copy.copy(env), task
+        self._seat = Seat(self.ask, getattr(env.config, seat), type(task), shared)
+        self._env._episode_agents = self._agents
+        self._name = seat
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._running = group.create_task(self._run())
+
+    async def event(self, reply: Event | None = None) -> Event:
+        """Return what comes next, after `reply`: messages that want one, or the outcome.
+
+        Raises:
+            Refused: the environment does what cannot be played.
+            Exception: its own code raised.
+        """
+        if reply is not None:
+            self._replies.put_nowait(reply)
+        found = await self._events.get()
+        if (error := found.get("error")) is not None:
+            raise error
+        return found
+
+    def leave(self) -> None:
+        """End the episode, wherever it is, without a score."""
+        if self._running is not None:
+            self._running.cancel()
+
+    async def ask(self, said: Event) -> Event:
+        self._events.put_nowait(said)
+        return await self._replies.get()
+
+    def _agents(self, _: Any, completed: list[Any], *__: Any) -> Any:
+        self._seat.completed = completed
+        return _Seats({self._name: self._seat})
+
+    async def _run(self) -> None:
+        try:
+            episode = await self._env.run_episode(self._task, None)
+            self._events.put_nowait(self._outcome(episode))
+        except Exception as error:
+            self._events.put_nowait({"error": error})
+
+    def _outcome(self, episode: Any) -> Event:
+        trace = self._seat.trace
+        if self._seat.failure is not None:
+            raise self._seat.failure
+        if episode.errors or trace is None:
+            last = episode.errors[-1] if episode.errors else None
+            raise RuntimeError(f"{last.type}: {last.message}" if last else "no agent was asked")
+        return {
+            "reward": trace.reward,
+            "rewards": {name: each and each.value for name, each in trace.rewards.items()},
+            "metrics": {name: each for name, each in trace.metrics.items() if each is not None},
+            "stop_reason": trace.stop_condition,
+            "truncated": trace.is_truncated,
+            "messages": self._seat.unheard(),
+        }
+
+
+class _Seats:
+    """The agents of an episode, by the names that the environment gives them."""
+
+    def __init__(self, seats: dict[str, Any]) -> None:
+        self.__dict__.update(seats)
+
+
+class Seat:
+    """The place of an agent in an environment of verifiers, as its `run` uses it."""
+
+    def __init__(
+        self,
+        ask: Callable[[Event], Awaitable[Event]],
+        config: Any,
+        own: type,
+        shared: Shared,
+    ) -> None:
+        self.config, self.trainable = config, True
+        self.completed: list[Any] = []
+        self.trace: Any = None
+        self.failure: Exception | None = None
+        self._ask, self._own, self._shared = ask, own, shared
+        self._heard = 0
+
+    async def run(self, task: Any, **options: Any) -> Any:
+        """Have the task solved in one go, from its prompt to the first reply without a call."""
+        async with self.interaction(task, **options) as exchange:
+            await exchange.turn()
+            self.trace.stop("agent_completed")
+        return self.trace
+
+    @contextlib.asynccontextmanager
+    async def interaction(
+        self, task: Any, *, runtime: Any = None, tools: Any = None, on_trace: Any = None, **_: Any
+    ) -> AsyncIterator[Exchange]:
+        """Open an exchange in which the environment is the user; scored when it is left."""
+        try:
+            if self.trace is not None:
+                raise Refused("the environment has its agent begin twice in one episode")
+            if runtime is not None or tools:
+                raise Refused("the environment lends its agent a runtime or tool servers")
+            check(task)
+            self.trace = trace = _trace(task, self.config)
+            if on_trace is not None:
+                on_trace(trace)
+            if type(task).setup is not vf.Task.setup:
+                await invoke(task.setup, {"trace": trace})
+            async with contextlib.AsyncExitStack() as stack:
+                served = await self._tools(task, trace, stack)
+                yield Exchange(self, task, served)
+            trace.stop("user_closed")
+            if type(task).finalize is not vf.Task.finalize:
+                await invoke(task.finalize, {"trace": trace})
+            await task.score(trace)
+            trace.ok = True
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+        self.completed.append(self.trace)
+
+    async def asked(self, tools: list[Any]) -> Event:
+        """Return the reply to what was said since the last one."""
+        forms = [_function(tool) for tool in tools]
+        return await self._ask({"messages": self.unheard(), "tools": forms})
+
+    def unheard(self) -> list[Event]:
+        """Return the messages since the last reply, which nobody has been given yet."""
+        nodes = [] if self.trace is None else self.trace.nodes[self._heard :]
+        self._heard += len(nodes)
+        return [as_json(node.message) for node in nodes if not node.sampled]
+
+    async def _tools(self, task: Any, trace: Any, stack: contextlib.AsyncExitStack) -> Tools:
+        servers = list(self._shared.servers) if isinstance(task, self._own) else []
+        for toolset in task.toolsets(task.config):
+            await stack.enter_async_context(toolset._exit_stack)
+            _join_state(toolset, trace)
+            await toolset.setup()
+            await toolset.setup_task(task.data)
+            servers.append(toolset)
+        return await Tools.of(servers)
+
+
+class Exchange:
+    """A conversation in which the environment is the user, as `Interaction` is in verifiers."""
+
+    def __init__(self, seat: Seat, task: Any, tools: Tools) -> None:
+        self.trace = seat.trace
+        self._seat, self._task, self._tools = seat, task, tools
+        self._limits = RolloutLimits(max_turns=seat.config.max_turns)
+        self._stops = [(hook_boundary(fn, allow_trace=True), fn) for fn in task.hooks("stop")]
+        self._begun = self._over = False
+        self.trace.tools = list(tools.forms)
+        for message in opening(task.data):
+            _add(self.trace, parse_message(message))
+
+    async def turn(self, message: Any = None) -> Any:
+        """Say `message` and return what the agent answers, tools and their results included."""
+        if self._over:
+            raise RuntimeError("the exchange is over: a segment said `terminated`")
+        speaks_first = not self._begun and self._task.data.prompt is not None
+        if (message is None) != speaks_first:
+            expected = "a bare turn(): the prompt opens it" if speaks_first else "a message"
+            raise ValueError(f"turn({message!r:.40}): expected {expected}")
+        self._begun = True
+        said = [vf.UserMessage(content=message)] if isinstance(message, str) else message or []
+        for each in said:
+            _add(self.trace, parse_message(each) if isinstance(each, dict) else each)
+        before = len(self.trace.nodes)
+        while not await self._stopped(vf.Request, self._request()):
+            reply = await self._seat.asked(self._tools.forms)
+            calls = [vf.ToolCall(**call) for call in reply["calls"]] if self._tools.forms else []
+            answer = vf.AssistantMessage(content=reply["content"], tool_calls=calls or None)
+            _add(self.trace, answer, sampled=True)
+            if await self._stopped(vf.Response, _response(answer)) or not calls:
+                break
+            for call in calls:
+                content = await self._tools.call(call)
+                result = vf.ToolMessage(tool_call_id=call.id, name=call.name, content=content)
+                _add(self.trace, result)
+        segment = [node.message for node in self.trace.nodes[before:]]
+        self._over = not segment
+        return vf.Segment(messages=segment, terminated=self._over)
+
+    async def send(self, *_: Any, **__: Any) -> None:
+        raise Refused("the environment speaks in the middle of its agent's turn (send or steer)")
+
+    steer = send
+
+    def _request(self) -> Any:
+        messages = [node.message for node in self.trace.nodes]
+        return vf.Request(messages=messages, tools=self._tools.forms or None)
+
+    async def _stopped(self, kind: Any, crossing: Any) -> bool:
+        """Ask the limits, and the stops of the task for this boundary."""
+        condition = self.trace.stop_condition
+        if kind is vf.Request and condition is None:
+            condition = self._limits.reached(self.trace)
+        asked = (vf.Request, vf.Trace) if kind is vf.Request else (vf.Response,)
+        for boundary, stop in self._stops:
+            if condition is None and boundary in asked:
+                given = {boundary: crossing, vf.Trace: self.trace}
+                condition = stop.__name__ if await call_hook(stop, given) else None
+        if condition is not None:
+            self.trace.stop(condition)
+        return condition is not None
+
+
+class Tools:
+    """The tools of some toolsets, called in this process."""
+
+    def __init__(self) -> None:
+        self.forms: list[Any] = []
+        self._of: dict[str, tuple[Any, str]] = {}
+
+    @classmethod
+    async def of(cls, toolsets: list[Any]) -> Tools:
+        found = cls()
+        for toolset in toolsets:
+            served = MCPServer(toolset.server_name or type(toolset).__name__)
+            toolset.register(served)
+            for tool in await served.list_tools():
+                name = "_".join(part for part in (toolset.server_name, tool.name) if part)
+                if name in found._of:
+                    raise Refused(f"two tools are called {name}")
+                found._of[name] = (served, tool.name)
+                about = {"description": tool.description or "", "parameters": tool.input_schema}
+                found.forms.append(vf.Tool(name=name, **about))
+        return found
+
+    async def call(self, call: Any) -> Any:
+        """Return what the tool says; errors that the agent made are said to it."""
+        try:
+            arguments = json.loads(call.arguments or "{}")
+        except (ValueError, RecursionError) as error:
+            return f"error: the arguments are no JSON ({error})"
+        if not isinstance(arguments, dict):
+            return f"error: the arguments are no JSON object but {type(arguments).__name__}"
+        if call.name not in self._of:
+            return f"error: unknown tool {call.name!r}; there are {', '.join(sorted(self._of))}"
+        served, name = self._of[call.name]
+        try:
+            found = await served.call_tool(name, arguments)
+        except ToolError as error:
+            return str(error)
+        return mcp_content_to_chat_content(found.content)
+
+
+class Shared:
+    """The toolsets that all episodes of a taskset share, set up once."""
+
+    def __init__(self, taskset: Any) -> None:
+        self.servers = _local(taskset.toolsets(taskset.config))
+        self._ready: asyncio.Lock | None = asyncio.Lock()
+
+    async def ready(self) -> None:
+        if self._ready is None:
+            return
+        async with self._ready:
+            if self._ready is not None:
+                for toolset in self.servers:
+                    await toolset._exit_stack.__aenter__()
+                    await toolset.setup()
+                self._ready = None
+
+
+# ---------------------------------------------------------------------- what can be played
+def seat_of(env: Any, name: str) -> str:
+    """Return the name of the one agent that the environment has.
+
+    Raises:
+        Refused: it has several, or limits them by tokens, which are not counted here.
+    """
+    seats = list(env._agent_specs)
+    if len(seats) != 1:
+        raise Refused(f"{name} has several agents ({', '.join(seats)}); one can be trained here")
+    limits = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
+    spec = env._agent_specs[seats[0]]
+    if found := [limit for limit in limits if getattr(spec, limit) is not None]:
+        raise Refused(f"{seats[0]}.{found[0]}: set rollout.max_tokens instead")
+    return seats[0]
+
+
+def check(task: Any) -> None:
+    """Refuse a task that needs more than an agent that talks and calls tools."""
+    kind, name = type(task), type(task).__name__
+    _local(kind.toolsets(task.config))
+    if kind.NEEDS_CONTAINER or task.data.image:
+        raise Refused(f"{name} needs a container, which is not started here")
+    if discover_decorated(task, "intercept"):
+        raise Refused(f"{name} rewrites what the model says (@intercept)")
+    own = [kind.setup] * (kind.setup is not vf.Task.setup)
+    own += [kind.finalize] * (kind.finalize is not vf.Task.finalize)
+    for hook in [*own, *paying(task), *task.hooks("metric")]:
+        runtime = inspect.signature(hook).parameters.get("runtime")
+        if runtime is not None and runtime.default is inspect.Parameter.empty:
+            raise Refused(f"{name}.{hook.__name__} needs a runtime, which is not started here")
+
+
+def paying(task: Any) -> list[Any]:
+    """Return the functions that a task's reward is made of."""
+    return [*task.hooks("reward"), *(judge.score for judge in task.plugged_judges())]
+
+
+def _local(toolsets: list[Any]) -> list[Any]:
+    for toolset in toolsets:
+        if getattr(toolset.config, "url", None):
+            raise Refused(
+                f"the tools of {toolset.server_name} are an MCP server elsewhere; attach it to the "
+                "environment with the wrapper arl_envs.mcp:McpTools"
+            )
+        runtime = getattr(toolset.config, "runtime", None)
+        if runtime is not None and runtime.type != "subprocess":
+            raise Refused(f"the tools of {toolset.server_name} need a {runtime.type} runtime")
+    return toolsets
+
+
+# ---------------------------------------------------------------------- messages
+def opening(data: Any) -> list[dict[str, str]]:
+    """Return the messages that a task opens with; none where a user opens it."""
+    said = [] if data.system_prompt is None else [("system", data.system_prompt)]
+    if isinstance(data.prompt, str):
+        said.append(("user", data.prompt))
+    else:
+        said += [(message.role, _text(message)) for message in data.prompt or []]
+    return [{"role": role, "content": text} for role, text in said]
+
+
+def as_json(message: Any) -> Event:
+    """Return a message as a chat API has it."""
+    found = {"role": message.role, "content": _text(message)}
+    if message.role == "tool":
+        found["tool_call_id"] = message.tool_call_id
+    return found
+
+
+def _text(message: Any) -> str:
+    parts = [message.content] if isinstance(message.content, str) else message.content or []
+    texts = [part if isinstance(part, str) else getattr(part, "text", None) for part in parts]
+    if getattr(message, "tool_calls", None) or None in texts:
+        raise Refused("the environment shows images, or calls that it makes up: text is played")
+    return "\n".join(map(str, texts))
+
+
+def _function(tool: Any) -> Event:
+    about = {key: getattr(tool, key) for key in ("name", "description", "parameters")}
+    return {"type": "function", "function": about}
+
+
+def _add(trace: Any, message: Any, *, sampled: bool = False) -> None:
+    parent = len(trace.nodes) - 1 if trace.nodes else None
+    trace.nodes.append(vf.MessageNode(parent=parent, message=message, sampled=sampled))
+
+
+def _response(message: Any) -> Any:
+    reason = "tool_calls" if message.tool_calls else "stop"
+    return vf.Response(id="", created=0, model="", message=message, finish_reason=reason)
+
+
+def _trace(task: Any, config: Any) -> Any:
+    about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    agent = vf.AgentInfo(config=config)
+    return vf.Trace(task=about, agent=agent, state=state_cls(type(task))())
+
+
+def _join_state(toolset: Any, trace: Any) -> None:
+    """Have the tools read and write the state of the episode, as a copy for each call."""
+
+    async def pull() -> Any:
+        return toolset._state_adapter.validate_json(trace.state.model_dump_json())
+
+    async def push(before: bytes) -> None:
+        after = toolset._state_adapter.dump_json(mcp_server._call_state.get())
+        if after != before:
+            trace.state = type(trace.state).model_validate_json(after)
+
+    toolset._pull_state, toolset._push_state = pull, push

@@ -1,0 +1,17 @@
+"""The Python that has verifiers."""
+
+import os
+
+import pytest
+from arl_envs.verifiers import bridge
+
+
+@pytest.fixture
+def python() -> str:
+    found = os.environ.get(bridge.VARIABLE, "")
+    if not found:
+        required = "verifiers" in os.environ.get("ARL_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)(
+            f"{bridge.VARIABLE} does not name a Python that has verifiers 0.4"
+        )
+    return found
