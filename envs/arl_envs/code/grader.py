@@ -24,13 +24,16 @@ from agentgym_rl.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Sta
 
 from . import driver
 from .blame import CREATE_TIMEOUT_S, blame
-from .compare import same_text, same_value
+from .calculator import view_of
+from .compare import equal, same_text, same_value, value_of
 from .driver import encode
 from .problem import CallTest, Problem, Test, TextTest
 from .verdict import Verdict
 
 OUTPUT_MARGIN_BYTES = 1 << 16
 """What a submission may print beyond twice the expected answer: the rest is not worth reading."""
+VIEWED_BYTES = 1 << 17
+"""The same of a value of which only a part is compared."""
 WALL_FACTOR, WALL_MARGIN_S = 3.0, 2.0
 """CPU seconds are what counts, as neighbours share the processors; who sleeps ends by these."""
 MAX_LINES = 50
@@ -247,8 +250,9 @@ def order_of(problem: Problem, source: str) -> list[int]:
 
 def trivial_passes(problem: Problem) -> int:
     """Hidden tests that the best constant passes, or a program that gives back its input, an
-    argument of it, or a line. All of them, where only two answers occur."""
-    if _num_answers(problem) <= 2:  # a coin would pass half of them
+    argument of it, or a line. All of them, where only two answers occur, or several are right."""
+    views = any(isinstance(test, CallTest) and test.view for test in problem.hidden)
+    if views or _num_answers(problem) <= 2:  # a coin would pass half of them
         return len(problem.hidden)
     constants: dict[str, Any] = {repr(test.expected): test.expected for test in problem.hidden}
     passes = [
@@ -272,7 +276,14 @@ def passes(problem: Problem, test: Test, said: bytes) -> bool:
     """Whether what a program said is right."""
     if isinstance(test, TextTest):
         return same_text(test.expected, said, tolerance=test.tolerance)
-    return same_value(test.expected, said, tolerance=test.tolerance, python=problem.python_equality)
+    python, tolerance = problem.python_equality, test.tolerance
+    if not test.view:
+        return same_value(test.expected, said, tolerance=tolerance, python=python)
+    try:
+        seen = view_of(test.view, value_of(said, python=python))
+    except ValueError:
+        return False
+    return equal(test.expected, seen, tolerance=tolerance, python=python)
 
 
 def _num_answers(problem: Problem) -> int:
@@ -318,6 +329,8 @@ def _limits(problem: Problem, test: Test, bounds: Limits) -> Limits:
     """Of one test; what the sandbox allows at most."""
     expected = test.expected if isinstance(test, TextTest) else json.dumps(encode(test.expected))
     expected_bytes = len(expected.encode("utf-8", "surrogatepass"))
+    if isinstance(test, CallTest) and test.view:
+        expected_bytes += VIEWED_BYTES
     wanted = Limits(
         wall_s=_wall_s(problem),
         cpu_s=math.ceil(problem.time_limit_s),

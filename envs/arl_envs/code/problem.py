@@ -42,6 +42,9 @@ class CallTest:
     expected: Any
     tolerance: Tolerance = EXACT
     """Of floats that are wanted."""
+    view: str = ""
+    """What of the value is compared: functions, and an expression of `answer`, that the grader
+    computes (`calculator.py`); "": the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class Problem:
     entry: str
     """The function to write; "": a program that reads standard input and prints."""
     hidden: Sequence[Test]
-    """What decides; none of them is in the statement."""
+    """What decides; none of them is in the statement, unless a constant would pass the rest."""
     prelude: str = ""
     """Imports that a function may take for granted."""
     time_limit_s: float = 2.0
@@ -107,7 +110,8 @@ def _test_to_json(test: Test) -> dict[str, Any]:
     if isinstance(test, TextTest):
         return {"stdin": test.stdin, "expected": test.expected, "tolerance": tolerance}
     args, expected = encode(list(test.args)), encode(test.expected)
-    return {"args": args, "expected": expected, "tolerance": tolerance}
+    made = {"args": args, "expected": expected, "tolerance": tolerance}
+    return made | ({"view": test.view} if test.view else {})
 
 
 def _test_from_json(data: Mapping[str, Any]) -> Test:
@@ -118,4 +122,4 @@ def _test_from_json(data: Mapping[str, Any]) -> Test:
     args, expected = decode(data["args"]), decode(data["expected"])
     if not isinstance(args, list):
         raise TypeError(f"args: got {type(args).__name__}, expected a list")
-    return CallTest(args, expected, tolerance)
+    return CallTest(args, expected, tolerance, data.get("view", ""))

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentgym_rl.data import RowRefused
 from arl_envs.code.driver import encode
+from arl_envs.code.grader import passes
 from arl_envs.code.problem import CallTest, Problem, TextTest
 
 from .draft import Draft
@@ -51,6 +52,8 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
         memory_mb=limits.memory_mb,
         python_equality=True,
     )
+    if all(_says_nothing(problem, test) for test in hidden):
+        raise RowRefused("the tests ask for nothing: a program without output would pass")
     size = len(json.dumps(problem.to_json()))
     if size > limits.max_bytes:
         raise RowRefused(f"{size} bytes with {len(hidden)} tests, more than {limits.max_bytes}")
@@ -58,7 +61,7 @@ def problem_of(draft: Draft, limits: Limits) -> Problem:
 
 
 def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
-    """The tests that are not shown, each input once.
+    """The tests that are not shown, each input once; all of them if a constant would pass these.
 
     Raises:
         RowRefused: no tests, tests that contradict each other, that ask for nothing, or that are
@@ -67,20 +70,20 @@ def _hidden(draft: Draft) -> Sequence[CallTest | TextTest]:
     shown = {_input(test) for test in draft.shown}
     unique: dict[str, CallTest | TextTest] = {}
     for test in draft.tests or draft.shown:
-        earlier = unique.setdefault(_input(test), test)
+        earlier = unique.setdefault(f"{_input(test)} {_view(test)}", test)
         if _output(earlier) != _output(test):
             raise RowRefused(f"two outputs for one input: {_input(test)[:60]!r}")
     if not unique:
         raise RowRefused("no tests")
     hidden = [
         test
-        for key, test in unique.items()
-        if key not in shown and not is_example(test, draft.statement, draft.entry)
+        for test in unique.values()
+        if _input(test) not in shown and not is_example(test, draft.statement, draft.entry)
     ]
     if not hidden:
         raise RowRefused("every test is shown: who knows them by heart would pass")
-    if all(_output(test) in ("", "null") for test in hidden):
-        raise RowRefused("the tests ask for nothing: a program without output would pass")
+    if len(set(map(_output, hidden))) == 1 and len(hidden) > 1:
+        return list(unique.values())  # a constant would pass the rest
     return hidden
 
 
@@ -89,6 +92,14 @@ def _longest(tests: Sequence[CallTest | TextTest], count: int) -> list[CallTest 
     lengths = [len(_input(test)) for test in tests]
     chosen = sorted(range(len(tests)), key=lambda i: (-lengths[i], i))[:count]
     return [tests[i] for i in sorted(chosen)]
+
+
+def _says_nothing(problem: Problem, test: CallTest | TextTest) -> bool:
+    return passes(problem, test, b"" if isinstance(test, TextTest) else b'{"value": null}')
+
+
+def _view(test: CallTest | TextTest) -> str:
+    return test.view if isinstance(test, CallTest) else ""
 
 
 def _input(test: CallTest | TextTest) -> str:

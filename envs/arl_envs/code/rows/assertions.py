@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
+import math
 import warnings
 from collections.abc import Sequence
 from itertools import chain
 
 from agentgym_rl.data import RowRefused
-from arl_envs.code.problem import CallTest, Tolerance
+from arl_envs.code.allowed import BUILTINS, Refused
+from arl_envs.code.calculator import ENTRY, Calculator, Class, Open, approximate, show
+from arl_envs.code.problem import CallTest
 
-from .assertion import call_arguments, is_call_of, literal, number, resolve, show, split_assert
-from .cases import check_pairs
-from .tolerance import ROUNDING, rounding_of, tolerance_of
+from .assertion import test_of, test_of_pair
 
 MAX_SOURCE_BYTES = 4 << 20
-
-_HARMLESS = (ast.Import, ast.ImportFrom, ast.Pass)
 
 
 def parse(source: str, what: str) -> ast.Module:
@@ -34,22 +33,32 @@ def parse(source: str, what: str) -> ast.Module:
         raise RowRefused(f"{what} cannot be parsed: {error or type(error).__name__}") from error
 
 
-def split_tests(source: str, entry: str) -> list[CallTest]:
+def split_tests(
+    source: str, entry: str, *, before: str = "", classes: Sequence[str] = ()
+) -> list[CallTest]:
     """Every assertion of `source`: at the top, in `check`, and in `test` functions.
 
-    In `check(candidate)`, the name of the parameter is that of the function, too.
+    In `check(candidate)`, the name of the parameter is that of the function, too. `before` is code
+    whose functions the tests may use; `classes` are defined by the submission.
 
     Raises:
-        RowRefused: there is none, or a statement that would have to be executed.
+        RowRefused: there is none, or one that cannot be computed without the submission.
     """
-    tests = _Splitter(entry).block(parse(source, "test").body)
+    splitter = _Splitter(entry, classes)
+    try:
+        splitter.prepare(parse(before, "prompt").body)
+        splitter.computed(lambda: splitter.all_of(parse(source, "test").body))
+        tests = [*splitter.pairs, *map(test_of, splitter.asserted)]
+    except (Refused, TypeError) as error:
+        raise RowRefused(str(error)) from error
     if not tests:
         raise RowRefused("no assertion")
     return tests
 
 
-def called_function(source: str) -> str:
-    """The one function that `source` imports from the solution, or else asserts things of.
+def called_function(source: str, *, reference: str = "") -> str:
+    """The one function that `source` imports from the solution, or else asserts things of. Of
+    several it is the one that the solution in `reference` defines.
 
     Raises:
         RowRefused: there is not exactly one.
@@ -62,12 +71,13 @@ def called_function(source: str) -> str:
         for alias in node.names
     }
     found = imported or set(chain(*map(_callees, ast.walk(tree))))
+    found = found & set(_defined(reference)) or found - _CHECKERS or found
     if len(found) != 1:
         raise RowRefused(f"cannot tell which function is tested: {sorted(found) or 'none'}")
     return found.pop()
 
 
-_CHECKERS = {"abs", "isclose", "approx", "set", "sorted", "list", "tuple", "len", "round", "float"}
+_CHECKERS = {"isclose", "approx"} | set(BUILTINS)
 
 
 def _callees(node: ast.AST) -> list[str]:
@@ -76,125 +86,77 @@ def _callees(node: ast.AST) -> list[str]:
     return [
         call.func.id
         for call in ast.walk(node)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id not in _CHECKERS
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
     ]
 
 
-class _Splitter:
-    """Walks the statements of one scope, remembering what variables stand for."""
+def _defined(source: str) -> list[str]:
+    try:
+        body = parse(source, "the reference solution").body
+    except RowRefused:  # it may be for another Python
+        return []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef)]
 
-    def __init__(self, entry: str, names: dict[str, ast.expr] | None = None) -> None:
+
+class _Splitter(Calculator):
+    """Runs test code, and keeps what it asserts."""
+
+    def __init__(self, entry: str, classes: Sequence[str]) -> None:
+        known = {name: Class(name) for name in classes}
+        bare = {"approx": approximate, "isclose": math.isclose}  # imported or not
+        super().__init__({**bare, **known, entry: ENTRY})
         self._entry = entry
-        self._names = dict(names or {})
+        self._tests: list[ast.FunctionDef] = []
+        self.pairs: list[CallTest] = []
 
-    def block(self, statements: Sequence[ast.stmt]) -> list[CallTest]:
-        return list(chain.from_iterable(map(self._statement, statements)))
+    def prepare(self, statements: Sequence[ast.stmt]) -> None:
+        """Define what can be; what cannot be is refused where it is used."""
+        for node in statements:
+            if isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom | ast.Assign):
+                try:
+                    self.computed(lambda node=node: Calculator.statement(self, node))
+                except Refused:
+                    continue
 
-    def _statement(self, node: ast.stmt) -> list[CallTest]:
+    def all_of(self, statements: Sequence[ast.stmt]) -> None:
+        """Run `statements`, then the tests that they define."""
+        self.run(statements)
+        for test in self._tests:
+            if test.decorator_list:
+                raise Refused(f"a decorated test: @{show(test.decorator_list[0])}")
+            names = [arg.arg for arg in test.args.args]
+            if test.name != "check" and names:
+                raise Refused(f"a test with fixtures: {test.name}({', '.join(names)})")
+            self._scopes.append(dict.fromkeys(names, ENTRY))
+            self.run(test.body)
+            self._scopes.pop()
+
+    def statement(self, node: ast.stmt) -> None:
         match node:
-            case ast.Assert(test=ast.Constant(value=True)):
-                pass
-            case ast.Assert(test=test):
-                return [split_assert(test, self._entry, self._names)]
-            case ast.FunctionDef():
-                return self._function(node)
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self._bind(name, value)
-            case ast.For():
-                return self._loop(node)
-            case ast.ClassDef() if not _has_tests(node):
-                pass
-            case ast.Expr(value=ast.Constant()):
-                pass
+            case ast.FunctionDef(name=name) if name == "check" or name.startswith("test"):
+                self._tests.append(node)
             case ast.Expr(value=ast.Call(func=ast.Name(id="check"))):
                 pass
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Name(id="assertion"), args=[said, wanted, *rest], keywords=[]
+                )
+            ) if len(rest) < 2:
+                self._pair(self.value(said), self.value(wanted), *map(self.value, rest))
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
                 pass  # what a run as a program would do
-            case _ if isinstance(node, _HARMLESS):
+            case ast.ClassDef() if not _has_tests(node):
                 pass
+            case ast.Assign(targets=[ast.Name(id=name)]) if name == self._entry:
+                raise Refused(f"{name} is assigned to")
             case _:
-                raise RowRefused(f"a statement that would have to be executed: {show(node)}")
-        return []
+                super().statement(node)
 
-    def _function(self, node: ast.FunctionDef) -> list[CallTest]:
-        """A test, or the definition of a helper; one that is used is refused where it is used."""
-        if node.name != "check" and not node.name.startswith("test"):
-            return []
-        if node.decorator_list:
-            raise RowRefused(f"a decorated test: @{show(node.decorator_list[0])}")
-        parameters = [arg.arg for arg in node.args.args]
-        if node.name != "check" and parameters:
-            raise RowRefused(f"a test with fixtures: {node.name}({', '.join(parameters)})")
-        entry = parameters[0] if parameters else self._entry
-        return _Splitter(entry, self._names).block(node.body)
-
-    def _bind(self, name: str, value: ast.expr) -> None:
-        if name == self._entry:
-            raise RowRefused(f"{name} is assigned to")
-        value = resolve(value, self._names)
-        if is_call_of(value, self._entry):
-            call_arguments(value, self._entry, self._names)
-            value = self._frozen(value)
-        else:
-            literal(value, self._names)
-        self._names[name] = value
-
-    def _frozen(self, call: ast.expr) -> ast.expr:
-        """`call` with its variables replaced: they may stand for something else later."""
-        assert isinstance(call, ast.Call)
-        return ast.Call(call.func, [resolve(arg, self._names) for arg in call.args], [])
-
-    def _loop(self, node: ast.For) -> list[CallTest]:
-        """`for inp, exp in zip(inputs, results): assertion(f(*inp), exp, tolerance)`, no other."""
-        target, source = node.target, node.iter
-        match target, source:
-            case (
-                ast.Tuple(elts=[_, inner]),
-                ast.Call(func=ast.Name(id="enumerate"), args=[zipped]),
-            ):
-                target, source = inner, zipped
-        match target, source, node.body, node.orelse:
-            case (
-                ast.Tuple(elts=[ast.Name(id=given), ast.Name(id=wanted)]),
-                ast.Call(func=ast.Name(id="zip"), args=[inputs, results]),
-                [
-                    ast.Expr(
-                        value=ast.Call(
-                            func=ast.Name(id="assertion"),
-                            args=[
-                                ast.Call(
-                                    func=ast.Name(id=function),
-                                    args=[ast.Starred(value=ast.Name(id=spread))],
-                                    keywords=[],
-                                ),
-                                ast.Name(id=compared),
-                                *rest,
-                            ],
-                            keywords=[],
-                        )
-                    )
-                ],
-                [],
-            ) if (function, spread, compared) == (self._entry, given, wanted) and len(rest) < 2:
-                absolute = number(rest[0], self._names) if rest else 0.0
-                return self._pairs(inputs, results, absolute)
-        raise RowRefused(f"a loop that would have to be executed: {show(node)}")
-
-    def _pairs(self, inputs: ast.expr, results: ast.expr, absolute: float) -> list[CallTest]:
-        """`absolute` is allowed beside rounding; 0: rounding alone."""
-        given, wanted = literal(inputs, self._names), literal(results, self._names)
-        pairs = check_pairs(given, wanted)
-        if not all(isinstance(args, list | tuple) for args in given):
-            raise RowRefused("inputs: expected a list of arguments for each test")
-        return [CallTest(list(args), wanted, _allowed(wanted, absolute)) for args, wanted in pairs]
-
-
-def _allowed(wanted: object, absolute: float) -> Tolerance:
-    if not absolute:
-        return rounding_of(wanted)
-    return tolerance_of(wanted, relative=ROUNDING.relative, absolute=absolute)
+    def _pair(self, said: object, wanted: object, absolute: object = 0) -> None:
+        """`assertion(f(*args), wanted, absolute)`, as EvalPlus has it."""
+        if not isinstance(said, Open) or not isinstance(said.node, ast.Name):
+            raise Refused("an assertion about something else than what the function returns")
+        self.pairs.append(test_of_pair(said.args, wanted, absolute))
 
 
 def _has_tests(node: ast.ClassDef) -> bool:

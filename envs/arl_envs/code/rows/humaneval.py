@@ -17,9 +17,10 @@ def draft_of(row: Row) -> Draft:
     """
     prompt = text_field(row, "prompt")
     entry = check_entry(row.get("entry_point"))
+    helpers = before(prompt, entry)
     return Draft(
         f"Complete this function, as its documentation asks:\n\n```python\n{prompt.rstrip()}\n```",
-        split_tests(text_field(row, "test"), entry),
+        split_tests(text_field(row, "test"), entry, before=helpers),
         entry,
-        helpers=before(prompt, entry),
+        helpers=helpers,
     )

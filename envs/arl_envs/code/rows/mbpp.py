@@ -1,6 +1,6 @@
 """MBPP and MBPP+ rows: `text` or `prompt`, `code`, and assertions in `test_list`.
 
-The words alone leave open what is returned, so the first assertion is shown.
+The words alone leave open what is returned, so one assertion is shown, the first if possible.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentgym_rl.data import Row, RowRefused, optional_text, shorten, text_field
+from arl_envs.code.problem import CallTest
 
 from .assertions import called_function, split_tests
 from .cases import check_entry
 from .draft import Draft
-from .signature import header
+from .signature import header, used_classes
 
 
 def draft_of(row: Row) -> Draft:
@@ -21,17 +22,37 @@ def draft_of(row: Row) -> Draft:
         RowRefused: the row makes no problem.
     """
     statement = text_field(row, "text" if row.get("text") else "prompt")
-    if optional_text(row, "test_setup_code").strip():
-        raise RowRefused("test_setup_code: code that would have to be executed")
+    setup, code = optional_text(row, "test_setup_code"), optional_text(row, "code")
     listed = _assertions(row, "test_list")
     if not listed:
         raise RowRefused("no tests")
-    entry = check_entry(called_function("\n".join(listed)))
-    shown = split_tests("\n".join(listed), entry)
-    sources = [*_assertions(row, "challenge_test_list"), optional_text(row, "test")]
-    more = [test for source in sources if source.strip() for test in split_tests(source, entry)]
-    starter = header(optional_text(row, "code"), entry)
-    return Draft(statement, [*shown, *more], entry, starter, shown[:1])
+    source = "\n".join(listed)
+    classes = used_classes(code, f"{setup}\n{source}")
+    entry = check_entry(called_function(source, reference=code))
+
+    def tests_of(*parts: str) -> list[CallTest]:
+        return split_tests("\n".join([setup, *parts]), entry, classes=list(classes))
+
+    first = tests_of(source)
+    more = [*_assertions(row, "challenge_test_list"), optional_text(row, "test")]
+    tests = [*first, *(test for part in more if part.strip() for test in tests_of(part))]
+    starter = "\n\n".join(filter(None, [*classes.values(), header(code, entry)]))
+    helpers = "".join(f"{text}\n" for text in classes.values())
+    return Draft(statement, tests, entry, starter, _shown(first, tests), helpers)
+
+
+def _shown(listed: Sequence[CallTest], tests: Sequence[CallTest]) -> Sequence[CallTest]:
+    """The first assertion without which the others still want different things; else the first
+    that leaves others, and else none: what is shown decides nothing."""
+
+    def left(shown: CallTest) -> set[str]:
+        return {repr(t.expected) for t in tests if t.args != shown.args}
+
+    for least in (2, 1):
+        for test in listed:
+            if len(left(test) - ({"None"} if least == 1 else set())) >= least:
+                return [test]
+    return []
 
 
 def _assertions(row: Row, name: str) -> Sequence[str]:

@@ -24,6 +24,17 @@ def header(source: str, entry: str) -> str:
     return ""
 
 
+def used_classes(source: str, tests: str) -> dict[str, str]:
+    """The classes of the reference solution that `tests` make objects of: their source by name."""
+    try:
+        tree = parse(source, "the reference solution")
+    except RowRefused:
+        return {}
+    names = {node.id for node in ast.walk(parse(tests, "test")) if isinstance(node, ast.Name)}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in names]
+    return {node.name: ast.unparse(node) for node in classes}
+
+
 def before(source: str, entry: str) -> str:
     """What stands before the top-level function `entry`: imports and helpers.
 

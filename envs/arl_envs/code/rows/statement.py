@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from arl_envs.code.calculator import ANSWER
 from arl_envs.code.problem import CallTest, TextTest
 
 from .draft import Draft
@@ -56,7 +57,11 @@ def _example(test: CallTest | TextTest, draft: Draft) -> str:
         known = _has(draft.statement, [test.stdin, test.expected])
     else:
         args = ", ".join(map(repr, test.args))
-        text = f"`{draft.entry}({args})` returns `{test.expected!r}`"
+        call = f"{draft.entry}({args})"
+        text = f"`{call}` returns `{test.expected!r}`"
+        if test.view:
+            said = re.sub(rf"\b{ANSWER}\b", lambda _: call, test.view)
+            text = "" if "\n" in said else f"`{said}` is `{test.expected!r}`"
         known = _has(draft.statement, [*test.args, test.expected])
     return "" if known or len(text) > MAX_EXAMPLE_CHARS else text
 

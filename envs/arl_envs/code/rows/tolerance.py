@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from typing import Any
 
 from agentgym_rl.data import RowRefused
@@ -43,10 +44,10 @@ def tolerance_of(expected: Any, *, relative: float = 0.0, absolute: float = 0.0)
 
 
 def _floats(value: Any) -> list[float]:
-    if isinstance(value, float):
-        return [value]
+    if isinstance(value, float | complex):
+        return [abs(value)]
     if isinstance(value, dict):
         value = list(value.values())
-    if not isinstance(value, list | tuple | set | frozenset):
+    if not isinstance(value, list | tuple | set | frozenset | deque):
         return []
     return [number for item in value for number in _floats(item)]

@@ -18,10 +18,10 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def check_value(value: Any, what: str, *, from_json: bool) -> Any:
-    """`value`, if a test can hold it: finite numbers and text in plain containers.
+    """`value`, if a test can hold it: numbers and text in containers.
 
-    With `from_json`, dictionaries must not have keys that read like whole numbers: the data
-    set's author may have meant numbers, which JSON has no way to write as keys.
+    With `from_json`, numbers must be finite, and dictionaries must not have keys that read like
+    whole numbers: the data set's author may have meant numbers, which JSON cannot write as keys.
 
     Raises:
         RowRefused: it is anything else.
@@ -39,7 +39,7 @@ def check_value(value: Any, what: str, *, from_json: bool) -> Any:
         elif isinstance(item, list | tuple | set | frozenset | deque):
             pending += item
         else:
-            _check_scalar(item, what)
+            _check_scalar(item, what, from_json=from_json)
     return value
 
 
@@ -48,8 +48,8 @@ def _check_keys(value: Mapping[Any, Any], what: str, *, from_json: bool) -> None
         raise RowRefused(f"{what}: the key {key!r} may stand for a number: JSON cannot tell")
 
 
-def _check_scalar(item: Any, what: str) -> None:
-    if isinstance(item, float) and not math.isfinite(item):
+def _check_scalar(item: Any, what: str, *, from_json: bool) -> None:
+    if isinstance(item, float) and (math.isnan(item) or (from_json and math.isinf(item))):
         raise RowRefused(f"{what}: {item} is no finite number")
     if isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
         raise RowRefused(f"{what}: a whole number of {item.bit_length()} bits is too large")

@@ -1,0 +1,63 @@
+"""HumanEval and MBPP themselves: every reference solution is paid, and no stub is."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arl_envs.code.grader import passes as accepts
+from arl_envs.code.problem import Problem
+from arl_envs.code.rows.assembly import Limits, problem_of
+from arl_envs.code.rows.format import FORMATS
+
+from agentgym_rl.data import RowRefused
+from tests.conftest import shared_data
+
+from .rows_kit import passes
+
+REFUSED = {
+    "HumanEval/34": "every test is shown",  # its one test is in its words
+    "596": "sys.getsizeof is not known",  # its answers are those of one version of Python
+}
+CONSTANTS = [None, 0, 1, -1, True, False, "", "a", [], {}]
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    path: Path = shared_data() / "code" / name
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("format", "name", "rows"), [("humaneval", "HumanEval.jsonl", 164), ("mbpp", "mbpp.jsonl", 974)]
+)
+def test_references_are_paid_and_stubs_are_not(format: str, name: str, rows: int) -> None:
+    found = read(name)
+    problems: list[tuple[str, Problem, str]] = []
+    for row in found:
+        try:
+            made = problem_of(FORMATS[format].draft_of(row), Limits())
+        except RowRefused as error:
+            assert REFUSED[str(row["task_id"])] in str(error)
+            continue
+        source = row["code"] if format == "mbpp" else row["prompt"] + row["canonical_solution"]
+        problems.append((str(row["task_id"]), made, source))
+    assert len(found) == rows == len(problems) + 1
+    with ThreadPoolExecutor(2) as threads:
+        paid = list(threads.map(lambda each: passes(each[1], each[2]), problems))
+    assert not [name for (name, _, _), right in zip(problems, paid, strict=True) if not right]
+    stubs = [
+        (name, value)
+        for name, made, _ in problems
+        for value in CONSTANTS
+        if all(accepts(made, test, said(value)) for test in made.hidden)
+    ]
+    assert not stubs
+
+
+def said(value: Any) -> bytes:
+    kind = {list: {"list": []}, dict: {"dict": []}}.get(type(value), value)
+    return json.dumps({"value": kind}).encode()
