@@ -1,6 +1,9 @@
 """Leaving something for the next: run, episode, or neighbour."""
 
 import json
+import math
+import random
+import struct
 
 from arena import Case, attack, described
 
@@ -95,6 +98,39 @@ R["mounts"] = [line.split()[4:6] for line in open("/proc/self/mountinfo")]
             (name, key): (before[key], after[key]) for key in after if before[key] != after[key]
         }
     assert not wrong, wrong
+
+
+@attack(alone=True)
+async def figures_of_the_program_before(case: Case) -> None:
+    """The seconds it used, as the launcher saw them, are not in the memory of the next one."""
+    code = """
+masked = [bytes.fromhex(word) for word in sys.stdin.read().split()]
+wanted = [bytes(byte ^ 90 for byte in word) for word in masked]
+memory = open("/proc/self/mem", "rb", buffering=0)
+counts = [0] * len(wanted)
+for line in open("/proc/self/maps"):
+    words = line.split()
+    if words[1][:2] != "rw": continue
+    start, end = (int(word, 16) for word in words[0].split("-"))
+    try: memory.seek(start); found = memory.read(end - start)
+    except (OSError, ValueError, OverflowError): continue
+    for at, word in enumerate(wanted): counts[at] += found.count(word)
+print(counts)
+"""
+    for milliseconds in (20, 90, 40):
+        burn = f"while time.process_time() < {milliseconds / 1000}: pass"
+        cpu_s = (await case.run(burn)).cpu_ms / 1000
+        near = [cpu_s, math.nextafter(cpu_s, 0), math.nextafter(cpu_s, 9)]
+        words = [struct.pack("<d", value) for value in [*near, random.random()]]
+        stdin = " ".join(bytes(byte ^ 90 for byte in word).hex() for word in words).encode()
+        await case.renew()
+        result = await case.run(code, stdin=stdin)
+        if case.alone:  # where files of /proc are closed
+            assert "PermissionError" in result.stderr_text, described(result)
+            return
+        *counts, control = json.loads(result.stdout)
+        assert counts == [control] * 3, (counts, control)
+        await case.renew()
 
 
 @attack(alone=True)

@@ -114,6 +114,7 @@ class Lone:
     def _fresh(self) -> None:
         """End every program, and begin with an empty work folder."""
         self._end_programs()
+        zygote.overwrite_figures()
         box = self._folder.renew()
         if self._domain >= 0:
             os.close(self._domain)

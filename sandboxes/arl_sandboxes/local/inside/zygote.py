@@ -38,6 +38,8 @@ REAP_AT_ONCE = 64
 """Then commands are looked at: no flood of dying processes keeps the host waiting."""
 STRAYS_S = 2.0
 """Time to kill what a program left beside an open session, before everything is killed."""
+_OVERWRITTEN = range(1000, 1256)
+"""More than Python keeps of the memory of numbers that are no more, before it takes other."""
 LAST_PID = "/proc/sys/kernel/ns_last_pid"
 
 
@@ -160,6 +162,7 @@ class Zygote:
         if command == wire.FRESH:
             self._sweep()
             self._count_from_2()
+            overwrite_figures()
             if self._has_box:
                 root.drop_box()
             self._has_box = True
@@ -295,6 +298,14 @@ def _mark_of(pid: int | str) -> str:
         return os.readlink(f"/proc/{pid}/ns/uts")
     except OSError:
         return ""
+
+
+def overwrite_figures() -> None:
+    """Put other numbers and bytes where those of the dead were: how many seconds a program has used
+    would else be found in the memory that the next child is a copy of."""
+    for make in (float, int, lambda number: bytes(number % 64)):
+        kept = [make(number) for number in _OVERWRITTEN]
+        del kept
 
 
 def last_pid() -> int | None:
