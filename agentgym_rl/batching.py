@@ -95,8 +95,8 @@ def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | No
         g for g in groups if any(m.num_trained for m in g.members) and not tells_apart(g.members)
     ]
     if level:
-        rewards = sorted({m.reward for g in level for m in g.members})
-        values = f"{rewards[0]:g}" if len(rewards) == 1 else f"{rewards[0]:g} to {rewards[-1]:g}"
+        found = [f"{reward:g}" for reward in sorted({m.reward for g in level for m in g.members})]
+        values = " or ".join(found) if len(found) < 4 else f"from {found[0]} to {found[-1]}"
         reasons.append(
             f"in {len(level)} of its {len(groups)} groups every episode has the same reward "
             f"({values}): make the task easier or harder, raise rollout.group_size, or look in "
