@@ -62,6 +62,55 @@ def split_batch(
     return shards
 
 
+def taught(metrics: Mapping[str, float | None]) -> bool:
+    """Return whether a batch of these metrics moved the policy: a gradient, and a rate above 0."""
+    return bool(metrics.get("grad_norm")) and bool(metrics.get("lr"))
+
+
+def tells_apart(members: Sequence[Trajectory]) -> bool:
+    """Return whether some tokens of a group are to become likelier than others."""
+    rewards = {member.reward for member in members}
+    return len(rewards) > 1 or any(member.credit.turn_rewards for member in members)
+
+
+def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | None]) -> str:
+    """Return why a batch of `groups` taught nothing, with counts, and what can be done."""
+    episodes = [member for group in groups for member in group.members]
+    silent = sum(not e.num_sampled for e in episodes)
+    masked = sum(e.num_sampled > 0 and not e.num_trained for e in episodes)
+    of = f"of its {len(episodes)} episodes"
+    reasons: list[str] = []
+    if silent:
+        reasons.append(
+            f"{silent} {of} sampled no token: the prompt leaves no room within "
+            "engine.max_model_len or the agent never asked the model; raise the one, or look at "
+            "the other in `arl inspect`"
+        )
+    if masked:
+        reasons.append(
+            f"{masked} {of} sampled tokens of which none trains: all are of turns that the agent "
+            "or environment left out, or that a grammar held to a form (docs/gateway.md)"
+        )
+    level = [
+        g for g in groups if any(m.num_trained for m in g.members) and not tells_apart(g.members)
+    ]
+    if level:
+        found = [f"{reward:g}" for reward in sorted({m.reward for g in level for m in g.members})]
+        values = " or ".join(found) if len(found) < 4 else f"from {found[0]} to {found[-1]}"
+        reasons.append(
+            f"in {len(level)} of its {len(groups)} groups every episode has the same reward "
+            f"({values}): make the task easier or harder, raise rollout.group_size, or look in "
+            "`arl inspect` whether the reward is right"
+        )
+    if weightless := sum(g.weight == 0 for g in groups):
+        reasons.append(f"{weightless} of its {len(groups)} groups are of tasks that weigh 0")
+    if masked_share := metrics.get("policy/behavior_weight_masked"):
+        reasons.append(f"algo.behavior_correction dropped {masked_share:.0%} of its tokens")
+    if not metrics.get("lr"):
+        reasons.append("the learning rate is 0 (trainer.learning_rate, trainer.schedule)")
+    return "; ".join(reasons) or "the loss has no gradient"
+
+
 def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
     """A bin for each size: largest first, each to the emptiest bin (LPT), counts level ±1.
 

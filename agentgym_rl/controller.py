@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Never
 
 from .batch import BatchShard, StepReport
-from .batching import batch_metrics, split_batch
+from .batching import batch_metrics, split_batch, taught, why_nothing_taught
 from .buffer import Buffer, Group
 from .config import Config
 from .episode_log import EpisodeLog
@@ -82,6 +82,9 @@ class Controller:
         self._due: dict[int, Due] = {}
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
+        self._groups: dict[int, Sequence[Group]] = {}
+        """Of the batch that ranks have."""
+        self._said_nothing_taught = False
         self._turn = asyncio.Lock()
         """Held while a batch is leased, a report recorded, or the ranks are replaced."""
         self.num_reports = 0
@@ -201,6 +204,7 @@ class Controller:
         """Ranks may ask for batch `step`, which the log has."""
         found = batch_metrics(groups, step, self.buffer.dropped)
         self._pending[step] = found | {"overlap": overlap}
+        self._groups = {step: groups}
         trainer = self._config.trainer
         due = self._due[step] = self._due.get(step) or self._due_after(step)
         self._leased = {
@@ -266,7 +270,22 @@ class Controller:
         self.buffer.changes.notify()
         self.changes.notify()
         self._on_step(report.step, metrics)
+        self._say_if_nothing_taught(report.step, metrics)
         return kept
+
+    def _say_if_nothing_taught(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Warn of the first batch that left the policy as it was, unless it was to teach the critic
+        alone."""
+        algo = self._config.algo
+        warms_up = algo.baseline == "critic" and step < algo.critic.warmup_steps
+        if self._said_nothing_taught or warms_up or taught(metrics):
+            return
+        self._said_nothing_taught = True
+        log.warning(
+            "batch %d taught nothing: %s. This is said once; the summary at the end counts the "
+            "batches that taught something",
+            *(step, why_nothing_taught(self._groups[step], metrics)),
+        )
 
     def _with_sleep(
         self, report: StepReport, metrics: dict[str, float]

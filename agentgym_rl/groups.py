@@ -10,6 +10,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+from .batching import tells_apart
 from .buffer import Buffer, Group
 from .config import RolloutConfig
 from .episode_log import EpisodeLog
@@ -32,18 +33,12 @@ def accept_filter(name: str) -> AcceptFilter:
     if name == "all":
         return lambda members: True
     if name == "mixed_rewards":
-        return _tell_apart
+        return tells_apart
     if ":" not in name:
         raise ConfigError(
             f"rollout.should_accept = {name!r}: expected all, mixed_rewards or module:function"
         )
     return import_object(name)
-
-
-def _tell_apart(members: Sequence[Trajectory]) -> bool:
-    """Whether some tokens of a group are to become likelier than others."""
-    rewards = {member.reward for member in members}
-    return len(rewards) > 1 or any(member.credit.turn_rewards for member in members)
 
 
 class FinishedGroups:

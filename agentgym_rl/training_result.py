@@ -31,6 +31,9 @@ class TrainResult:
     """None unless trainer.keep_best asks for such."""
     steps: int
     """In all, those before a resume included; so are staleness and dropped groups."""
+    batches_taught: int
+    """Those of them that had a gradient and a learning rate above 0: the others left the policy as
+    it was."""
     resumed_from: int | None
     """Batches that the checkpoint had from which the run went on; None: it was not resumed."""
     staleness_mean: float

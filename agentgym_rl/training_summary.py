@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .batching import taught
 from .config import Config
 from .controller import Controller
 from .eval_records import EvalRecord
@@ -65,6 +66,7 @@ def summarize_training(
         evaluations=[record.line() for record in records.values()],
         best=_best(config, run_dir),
         steps=len(history),
+        batches_taught=sum(map(taught, history)),
         resumed_from=recovered.step if recovered.incarnation else None,
         staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
         staleness_max=max(m["staleness/max"] for m in history),

@@ -51,10 +51,16 @@ def test_the_time_left_of_a_run_that_goes_on_is_of_its_own_pace(capsys):
 NO_EVALUATION = {
     **{"run": "runs/a", "steps": 2, "duration_s": 9.0, "overlap": 0.5, "envs": {}, "best": None},
     **{"eval_before": None, "eval_after": None, "eval_outcomes": {}, "evaluations": ()},
-    **{"staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
+    **{"batches_taught": 2, "staleness_mean": 1.0, "staleness_max": 2.0, "groups_dropped": {}},
     **{"episodes": 16, "episodes_per_s": 2.0, "loop_lag_ms": {"p99": 1.0, "max": 2.0}},
     **{"sandbox": None, "verifier": None},
 }
+
+
+def test_a_run_says_how_many_batches_taught_something():
+    few = training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 1})
+    assert "3 batches, 1 of which taught something; " in few
+    assert "taught" not in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
 
 
 def test_a_run_without_evaluations_names_none():

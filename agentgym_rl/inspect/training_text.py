@@ -27,9 +27,9 @@ def training_text(result: Mapping[str, Any]) -> str:
         lines += figures("", f"left out, as they failed: {counts(failed)}")
     if too_long:
         lines += figures("", f"too long to be played: {too_long:,}")
-    lines += figures(
-        "training", f"{result['steps']:,} batches; {result['duration_s']:.0f} s in all"
-    )
+    steps, taught = result["steps"], result["batches_taught"]
+    some = f", {taught:,} of which taught something" if taught < steps else ""
+    lines += figures("training", f"{steps:,} batches{some}; {result['duration_s']:.0f} s in all")
     lines += figures(
         "overlap", f"{result['overlap']:.0%} of tokens sampled while the trainer computed"
     )

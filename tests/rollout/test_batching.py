@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from agentgym_rl.batch import BatchShard
-from agentgym_rl.batching import batch_metrics, split_batch
+from agentgym_rl.batching import batch_metrics, split_batch, taught, why_nothing_taught
 from agentgym_rl.buffer import Group
 
 
@@ -116,3 +117,33 @@ def test_one_environment_has_the_numbers_of_the_batch(group):
     found = batch_metrics([played(group("a", [0]), "chess")], 0, {})
     for name in ("reward/mean", "reward/std", "episode/turns", "episode/tokens"):
         assert found[f"env/chess/{name}"] == found[name]
+
+
+def test_a_batch_that_taught_nothing_says_why_with_counts(group):
+    def masked(it: Group) -> Group:
+        rows = [replace(r, loss_mask=np.zeros(len(r), bool)) for r in it.members[0].rows]
+        return replace(it, members=[replace(m, rows=rows) for m in it.members])
+
+    same, mixed = group("a", [0], reward=0), group("b", [0])
+    silent = replace(same, members=[replace(m, rows=[]) for m in same.members])
+    metrics = {"grad_norm": 0.0, "lr": 1e-3}
+    cases = {
+        "in 2 of its 2 groups every episode has the same reward (0)": [same, same],
+        "2 of its 4 episodes sampled tokens of which none trains": [masked(mixed), same],
+        "4 of its 4 episodes sampled no token": [silent, silent],
+        "1 of its 2 groups are of tasks that weigh 0": [replace(mixed, weight=0.0), mixed],
+        "the loss has no gradient": [mixed, mixed],
+    }
+    said = {why: why_nothing_taught(groups, metrics) for why, groups in cases.items()}
+    assert [why for why, text in said.items() if why not in text] == []
+    assert "same reward" not in said["4 of its 4 episodes sampled no token"]
+    still = why_nothing_taught([mixed], {"grad_norm": 1.0, "lr": 0.0})
+    assert still == "the learning rate is 0 (trainer.learning_rate, trainer.schedule)"
+    dropped = why_nothing_taught([mixed], metrics | {"policy/behavior_weight_masked": 1.0})
+    assert "dropped 100% of its tokens" in dropped
+
+
+def test_a_batch_teaches_with_a_gradient_and_a_rate():
+    assert taught({"grad_norm": 0.1, "lr": 1e-3})
+    for less in ({"grad_norm": 0.0}, {"lr": 0.0}, {"grad_norm": None}):
+        assert not taught({"grad_norm": 0.1, "lr": 1e-3} | less), less
