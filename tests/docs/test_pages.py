@@ -67,6 +67,7 @@ def _architectures():
     }
 
 
+@pytest.mark.slow  # it imports all that trains and decodes
 def test_the_page_of_models_has_every_architecture_of_the_script():
     assert _architectures().keys() == load_script("architectures").ARCHITECTURES.keys()
 
@@ -76,7 +77,7 @@ def test_architectures_are_as_the_page_of_models_says(tmp_path):
     script = load_script("architectures")
     faults = []
     with join_world() as world:
-        for name in ("GPTNeoX", "Gemma3Text", "Lfm2", "Llama", "Qwen3Moe", "RecurrentGemma"):
+        for name in ("Gemma3Text", "Lfm2", "Qwen3Moe"):
             folder = tmp_path / name
             script.make(name, folder)
             found = script.tried(name, folder, world)
