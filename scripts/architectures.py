@@ -1,9 +1,9 @@
-"""Small random models of many architectures, tried as runs try them: docs/models.md has them.
+"""Small random models of many architectures, tried as runs try them; docs/models.md has the table.
 
     python scripts/architectures.py [NAME ...]
 
-A line says whether the trainer takes it (it packs rows, takes a step, and exports tensors with the
-names of the folder) and how the embedded engine decodes it; or why it is refused.
+A model trains where the trainer packs its rows, a step makes tokens likelier, and what is exported
+has the names and shapes of the folder and loads as the same model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -169,23 +169,30 @@ _OTHERS = {
 """Keys of `_BASE` that an architecture calls otherwise."""
 
 
-def tried(name: str, folder: Path, world: World) -> tuple[str, str]:
-    """Whether it trains, and how it is decoded; or why not."""
+class Outcome(NamedTuple):
+    """What became of a model: what the trainer does, how it is decoded, and why not."""
+
+    trainer: str
+    decoder: str = ""
+    why: str = ""
+
+
+def tried(name: str, folder: Path, world: World) -> Outcome:
+    """Train, export and decode the model in `folder`, if it is not refused."""
     why = refusal(Config(), folder, world)
     if why:
-        return f"refused: {why}", ""
+        return Outcome("refused", why=why)
     policy = Policy.load(folder, world)
     _step(policy)
     state = policy.full_state()
-    out = folder / "export"
-    export_model(out, state, model_dir=folder, names=policy.names)
+    out = export_model(folder / "export", state, model_dir=folder, names=policy.names)
     converted = policy.names is not None and policy.names.converts
     again = Policy.load(out, world).full_state()
     if not all(torch.equal(state[n].float(), again[n].float()) for n in state):
-        return "WRONG: the export is another model", ""
+        return Outcome("exports another model")
     loaded = load_model(folder, EmbeddedEngineConfig(max_model_len=128, max_num_seqs=4))
     loaded.layout.check(state, device=torch.device("cpu"), source="a version")
-    return f"trains{', names given back' if converted else ''}", loaded.decoder.name
+    return Outcome("trains, tensors renamed" if converted else "trains", loaded.decoder.name)
 
 
 def _step(policy: Policy) -> None:
@@ -204,25 +211,27 @@ def _step(policy: Policy) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Print a line of a Markdown table for each."""
+    """Print a Markdown table of what was found, and on stderr why models are refused."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| architecture | trainer | embedded engine |\n|---|---|---|")
+    found: dict[tuple[str, str], list[str]] = {}
     with join_world() as world:
         for name in names or sorted(ARCHITECTURES):
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     make(name, Path(folder))
-                except Exception as error:  # as many kinds as architectures
-                    print(f"| {name} | could not be made small: {error!r:.150} | |", flush=True)
-                    continue
-                try:
-                    trainer, engine = tried(name, Path(folder), world)
+                    outcome = tried(name, Path(folder), world)
                 except ArlError as error:
-                    trainer, engine = f"refused: {error}", ""
-                text = trainer.replace(folder, "FOLDER").replace("\n", " ").replace("|", "/")
-                print(f"| {name} | {text} | {engine} |", flush=True)
+                    outcome = Outcome("refused", "", str(error))
+                except Exception as error:  # as many kinds as architectures
+                    outcome = Outcome("could not be tried", "", repr(error))
+                if outcome.why:
+                    print(f"{name}: {outcome.why.replace(folder, 'FOLDER')}", file=sys.stderr)
+                found.setdefault((outcome.trainer, outcome.decoder), []).append(name)
+    print("| trainer | embedded engine decodes | architectures |\n|---|---|---|")
+    for (trainer, decoder), members in sorted(found.items(), reverse=True):
+        print(f"| {trainer} | {decoder} | {', '.join(members)} |")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from agentgym_rl.errors import ConfigError, TrainerError
 from agentgym_rl.model import model_folder, reference_folder, tensor_heads
 from agentgym_rl.weights.source import load_whole
 
+from .lora import Adapter
 from .policy import Policy
 from .world import World, join_world
 
@@ -53,22 +54,27 @@ def refusal(config: Config, model_dir: Path, world: World) -> str:
     try:
         _try(model_dir, config, world)
         if reference := reference_folder(config):
-            plain = config.model_copy(update={"lora": LoraConfig()})
-            _try(reference, plain, world)
+            _try(reference, config.model_copy(update={"lora": LoraConfig()}), world)
     except (ConfigError, TrainerError) as error:
-        return f"{error}. Architectures that train are listed in docs/models.md"
+        return str(error)
     return ""
 
 
 def _try(model_dir: Path, config: Config, world: World) -> None:
-    load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+    """Raises ConfigError or TrainerError where the model in the folder cannot be trained."""
+    model, _ = load_whole(model_dir, dtype=torch.float32, device_map={"": "meta"})
+    if config.lora.rank:
+        Adapter.on(model, config.lora, model_dir=model_dir, seed=config.seed)
     if config.trainer.attention == "varlen":  # needs the GPU that a rank will have
         return
     heads = tensor_heads(model_dir).values()
-    if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
-        Policy.configured(config, model_dir, world)
-    else:
-        _try_small(model_dir, world)
+    try:
+        if sum(math.prod(head.shape) for head in heads) <= _WHOLE_PARAMETERS:
+            Policy.configured(config, model_dir, world)
+        else:
+            _try_small(model_dir, world)
+    except TrainerError as error:
+        raise TrainerError(f"{error} (docs/models.md lists what trains)") from error
 
 
 def _try_small(model_dir: Path, world: World) -> None:

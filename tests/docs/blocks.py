@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -68,6 +71,18 @@ def spoken(program: str) -> list[Command]:
             if not re.search(r"…|\.\.\.|COMMAND", said):
                 found.append(Command(_named(file), tuple(shlex.split(said))))
     return found
+
+
+def load_script(path: str) -> Any:
+    """Return a program of `scripts/` as a module."""
+    name = PurePath(path).name
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{path}.py")
+    assert found
+    assert found.loader
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    return module
 
 
 def _blocks(file: Path) -> Iterator[Block]:

@@ -1,22 +1,10 @@
 """How the site is made of the pages; `make docs` builds it whole."""
 
-import importlib.util
-import sys
-
 import pytest
 
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, load_script
 
-
-def _load(name):
-    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    found.loader.exec_module(module)
-    return module
-
-
-pages, built = _load("pages"), _load("built")
+pages, built = load_script("docs/pages"), load_script("docs/built")
 
 
 README = "[one](docs/one.md#b)\n```text\n[no](link.md)\n```\n[d](docs)\n"
