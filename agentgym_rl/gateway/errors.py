@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+_LONGEST = 10_000
+"""Characters of an error's message."""
+
 
 class ApiError(Exception):
     """An error reply: HTTP `status` and OpenAI's error object.
@@ -23,6 +26,8 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        if len(message) > _LONGEST:  # it repeats what a client sent
+            message = f"{message[:_LONGEST]}… ({len(message) - _LONGEST} characters more)"
         super().__init__(message)
         self.status = status
         self.code = code
@@ -46,12 +51,16 @@ def unsupported(param: str, why: str) -> ApiError:
     )
 
 
-def context_overflow(max_model_len: int, prompt_tokens: int) -> ApiError:
-    """400, in the words client libraries recognise (those of vLLM and OpenAI)."""
+def context_overflow(
+    max_model_len: int, prompt_tokens: int, *, at_least: bool = False, param: str = "messages"
+) -> ApiError:
+    """400, in the words client libraries recognise (those of vLLM and OpenAI). `at_least`: the
+    tokens were not counted to the end."""
+    count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     return bad_request(
         f"This model's maximum context length is {max_model_len} tokens. However, your request "
-        f"has {prompt_tokens} input tokens. Please reduce the length of the input messages.",
-        param="messages",
+        f"has {count} input tokens. Please reduce the length of the input messages.",
+        param=param,
         code="context_length_exceeded",
     )
 
