@@ -14,6 +14,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _LONG_IDS = 1_000
 _DENSE = 8
 """Characters a token: a text of fewer for each token that has room is tokenised at once, of more
 it is counted first whether it can fit."""
+_BATCH = 10_000
 _PIECE = 32_768
 """Characters that are counted at once, at least."""
 _SHAPES_KEPT = 64
@@ -293,7 +295,8 @@ class ChatFormat:
             return message
         if not self._special.search(text):
             return message
-        return {**message, "content": self._special.sub(_broken, text)}
+        cuts = (literal.start() + 1 for literal in self._special.finditer(text))
+        return {**message, "content": _broken(text, cuts)}
 
 
 class Detokenizer:
@@ -326,5 +329,11 @@ class Detokenizer:
         return text[len(known) :]
 
 
-def _broken(literal: re.Match[str]) -> str:
-    return literal[0][0] + _BREAK + literal[0][1:]
+def _broken(text: str, cuts: Iterable[int]) -> str:
+    """Return the text with a mark at each cut; thousands at a time, so that other threads run."""
+    start, parts = 0, list[str]()
+    cuts = iter(cuts)
+    while batch := list(islice(cuts, _BATCH)):
+        parts.append(_BREAK.join(text[a:b] for a, b in pairwise([start, *batch])))
+        start = batch[-1]
+    return _BREAK.join([*parts, text[start:]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _LONGEST = 10_000
-"""Characters of an error's message."""
+"""Characters of an error's message, and of the name of what is wrong."""
 
 
 class ApiError(Exception):
@@ -26,8 +26,7 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        if len(message) > _LONGEST:  # it repeats what a client sent
-            message = f"{message[:_LONGEST]}… ({len(message) - _LONGEST} characters more)"
+        message, param = _shortened(message), param and _shortened(param)
         super().__init__(message)
         self.status = status
         self.code = code
@@ -37,6 +36,12 @@ class ApiError(Exception):
         self.headers = {"x-should-retry": "false"}
         if retry_after_s is not None:
             self.headers = {"x-should-retry": "true", "retry-after": str(retry_after_s)}
+
+
+def _shortened(text: str) -> str:
+    """Return a text that may repeat what a client sent, within bounds."""
+    more = len(text) - _LONGEST
+    return text if more <= 0 else f"{text[:_LONGEST]}… ({more} characters more)"
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

@@ -55,14 +55,14 @@ def check_values(body: bytes, *, most: int = MAX_VALUES) -> None:
 
 
 def num_values(document: bytes, *, most: int) -> int:
-    """Return about how many values a JSON document has, more than there are in no case if it has
-    at most `most`."""
+    """Return about how many values a JSON document has: if that is more than `most`, at most twice
+    as many as it has."""
     if (marks := _marks(document)) <= most:  # those inside strings included
         return marks
     plain = document.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = plain.count(b'"')
     if quotes > 4 * most:  # four of a named string
-        return quotes // 4
+        return -(-quotes // 4)
     return _marks(b"".join(plain.split(b'"')[::2]))
 
 
