@@ -5,8 +5,9 @@ measured has one core, the model and the client have the other. Latency is measu
 conversation at a time, and again at 100 turns a second, which come when they come, from 8
 conversations; it is what the client waits, from the moment a turn was due, and what the same client
 waits for the same model with nothing between is taken off (`no gateway`: the client's own work, the
-network, the model). Turns per second with 16 at once. Then 1,000 open sessions for a while:
-ARL_SOAK_S seconds (default 20), memory and errors.
+network, the model). Turns per second with 16 at once. Then what turns at that pace wait while
+another client sends the largest requests that are taken, one after the other. Then 1,000 open
+sessions for a while: ARL_SOAK_S seconds (default 20), memory and errors.
 
 The LiteLLM proxy has a Python of its own (`make bench-peers`); without, it is skipped, by name.
 """
@@ -31,7 +32,7 @@ from typing import Any
 from agentgym_rl.process import free_port
 
 from ._common import hardware, no_peer, peer_python, say, versions
-from .gateway_loops.load import Shape, Turn, play
+from .gateway_loops.load import Shape, Turn, largest, play, play_beside
 
 ROUNDS = 5
 LONG = Shape(num_turns=64, new_tokens=300)
@@ -40,12 +41,14 @@ SAMPLED = 200
 AT_ONCE = 16
 PACED, PACE = 8, 100.0
 """So many conversations, which make so many turns a second together."""
+LARGEST_BYTES = 3_900_000
+"""Little less than `gateway.max_body_bytes` is by default."""
 SESSIONS = 1000
 SOAK_S = float(os.environ.get("ARL_SOAK_S", "20"))
 LITELLM = peer_python("litellm")
 GOALS = {
     "added_p50_ms": 1.0, "added_p99_ms": 5.0, "turns_per_s": 1000.0,
-    "last_over_first": 1.5, "errors": 0,
+    "last_over_first": 1.5, "errors": 0, "p99_beside_largest_ms": 50.0,
 }  # fmt: skip
 _ROOT = Path(__file__).parents[1]
 _START_S = 90.0
@@ -108,6 +111,7 @@ def run() -> dict[str, Any]:
         before = ours.tell(1)["cpu_s"]
         asyncio.run(play(ours.url, ours.keys(4), LONG, concurrent=4))
         cpu_ms = 1e3 * (ours.tell(0)["cpu_s"] - before) / (4 * LONG.num_turns)
+        beside = _beside_largest(ours)
         soak = _soak(ours)
     base = one[direct.name]
     rows = [_row(s.name, one[s.name], base, many[s.name]) for s in systems]
@@ -117,12 +121,12 @@ def run() -> dict[str, Any]:
     figures = {
         name: rows[1][name]
         for name in ("added_p50_ms", "added_p99_ms", "turns_per_s", "last_over_first")
-    } | {"errors": soak["errors"]}
+    } | {"errors": soak["errors"], "p99_beside_largest_ms": beside["paced_p99_ms"]}
     return {
         "name": "gateway",
         "hardware": hardware("the gateway on one core, model and client on another"),
         "versions": versions("uvicorn", "aiohttp", "tokenizers"),
-        "rows": [*rows, *skipped, soak],
+        "rows": [*rows, *skipped, beside, soak],
         "ratios": {
             f"{name}, ours / {row['system']}": round(rows[1][name] / row[name], 4)
             for row in rows[2:]
@@ -186,6 +190,24 @@ def _paced(turns: Sequence[Turn], base: Sequence[Turn], *, is_base: bool) -> dic
         return figures
     added = {"paced_added_p50_ms": p50 - base50, "paced_added_p99_ms": p99 - base99}
     return figures | {name: round(value, 3) for name, value in added.items()}
+
+
+def _beside_largest(ours: System) -> dict[str, Any]:
+    """Turns at `PACE`, while another client keeps the gateway busy with the largest requests."""
+    *keys, key = ours.keys(PACED + 1)
+    requests = largest(LARGEST_BYTES)
+    playing = play_beside(ours.url, keys, LONG, requests, key, turns_per_s=PACE)
+    turns, took_s = asyncio.run(playing)
+    latencies = [1e3 * turn.latency_s for turn in turns]
+    return {
+        "system": "ours",
+        "beside_requests_mb": LARGEST_BYTES / 1e6,
+        "beside_requests": len(took_s),
+        "beside_request_max_ms": round(1e3 * max(took_s, default=0.0), 1),
+        "turns": len(turns),
+        "paced_p50_ms": round(statistics.median(latencies), 3),
+        "paced_p99_ms": round(statistics.quantiles(latencies, n=100)[98], 3),
+    }
 
 
 def _soak(ours: System) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class GatewayApp(SessionApp):
             ResponsesDialect(),
             MessagesDialect(),
             CountTokens(self._count),
-            CompletionsDialect(chat),
+            CompletionsDialect(chat, max_model_len=max_model_len),
         )
         about = {"rung": chat.rung, "rung_why": chat.why}
         super().__init__(sessions, routes, config=config, model_name=model_name, about_model=about)
@@ -55,7 +55,8 @@ class GatewayApp(SessionApp):
     async def answer(
         self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        request = dialect.read(session, body)
+        size = exchange.asked.num_new
+        request = await dialect.reading(body, size, lambda: dialect.read(session, body))
         turns = await open_turns(
             session,
             request,
@@ -63,16 +64,21 @@ class GatewayApp(SessionApp):
             max_model_len=self._max_model_len,
             parsers=self._parsers,
             grammars=self._grammars,
+            size=size,
         )
 
-        async def produce(on_events: OnEvents) -> None:
+        async def produce(on_events: OnEvents) -> int:
             await sample(turns, self._sampler, on_events)
             nodes = [turn.commit(is_retry=exchange.asked.is_retry) for turn in turns]
             exchange.on_delivery += [node.note_delivery for node in nodes]
+            return sum(turn.num_sampled_tokens for turn in turns)
 
         writer = dialect.writer(session, request, turns, model=self._model_name)
         keep_alive_s = self._config.keep_alive_s
         await deliver(exchange, writer, produce, stream=request.stream, keep_alive_s=keep_alive_s)
 
-    async def _count(self, session: Session, request: ChatRequest) -> dict[str, Any]:
-        return {"input_tokens": await count_prompt(session, self._chat, request)}
+    async def _count(self, session: Session, request: ChatRequest, size: int) -> dict[str, Any]:
+        count = await count_prompt(
+            session, self._chat, request, max_model_len=self._max_model_len, size=size
+        )
+        return {"input_tokens": count}

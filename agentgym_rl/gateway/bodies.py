@@ -50,7 +50,10 @@ class _Body:
 
 
 class Bodies:
-    """The last request bodies of one session; a longer one takes the place of its beginning."""
+    """The last request bodies of one session; a longer one takes the place of its beginning.
+
+    Threads may read at the same time: the worst that comes of it is a body that is forgotten.
+    """
 
     def __init__(self) -> None:
         self._last: list[_Body] = []
@@ -77,10 +80,15 @@ class Bodies:
             known, new = None, _first(body, request)
             if new is None:
                 return request
-        if known is not None:
-            self._last.remove(known)
-        self._last = [*self._last[1 - _KEPT :], new]
+        others = [other for other in self._last if other is not known]
+        self._last = [*others[1 - _KEPT :], new]
         return new.request
+
+    def num_new(self, body: bytes) -> int:
+        """Return how many bytes of a body `read` has to read: all, or what it says of others than
+        the messages that are known, and the messages that are new."""
+        known = self._beginning(body)
+        return len(body) if known is None else len(body) - len(known.head) + len(known.opening)
 
     def _beginning(self, body: bytes) -> _Body | None:
         found = (known for known in reversed(self._last) if body.startswith(known.head))

@@ -46,9 +46,11 @@ class Fed:
     kwargs: Mapping[str, Any]
 
 
-def start(chat: ChatFormat, fed: Fed) -> Pending:
-    """Begin a comparison; it needs nobody to wait for it."""
-    if sum(len(text_of(m.get("content"))) for m in fed.messages) < _INLINE_CHARS:
+def start(chat: ChatFormat, fed: Fed, *, size: int) -> Pending:
+    """Begin a comparison; it needs nobody to wait for it. `size`: bytes of the request that were
+    read for the first time."""
+    chars = sum(len(text_of(m.get("content"))) for m in fed.messages)
+    if max(size, chars) < _INLINE_CHARS:
         done: Future[Verdict] = Future()
         done.set_result(compare(chat, fed))
         return done

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,24 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one at a 
 
 _BREAK = "\ue002break\ue003"
 """Put inside literal special tokens; the text is tokenised in pieces that end here."""
+_LONG_IDS = 1_000
+"""Decoding more takes longer than the detour that lets other threads run meanwhile."""
+_DENSE = 8
+"""Characters a token: a text of fewer for each token that has room is tokenised at once, of more
+it is counted first whether it can fit."""
+_BATCH = 10_000
+_PIECE = 32_768
+"""Characters that are counted at once, at least."""
 _SHAPES_KEPT = 64
 """Sets of template arguments whose shapes are remembered; a probe takes milliseconds."""
+
+
+class TooLong(Exception):
+    """A text has more tokens than it may have: at least `num_tokens`."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__(f"the text has at least {num_tokens} tokens")
+        self.num_tokens = num_tokens
 
 
 class ChatFormat:
@@ -100,6 +117,9 @@ class ChatFormat:
     def shape(self, kwargs: Mapping[str, Any] = NO_KWARGS) -> Shape:
         """What the template does with turns under these arguments; probed once for each set."""
         key = self._shape_key(kwargs)
+        known = self._shapes.get(key)
+        if known is not None:  # and nobody waits for a thread that probes others
+            return known
         with self._probing:  # arguments that are new are probed in threads
             if key not in self._shapes:
                 if len(self._shapes) >= _SHAPES_KEPT:
@@ -124,13 +144,15 @@ class ChatFormat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any] = NO_KWARGS,
+        *,
+        most: int | None = None,
     ) -> list[int]:
         """The whole conversation, ready for the model's reply.
 
         Raises:
             ValueError: the template refuses these messages.
         """
-        return self.encode(self.render(messages, tools, kwargs=kwargs))
+        return self.encode(self.render(messages, tools, kwargs=kwargs), most=most)
 
     def suffix(
         self,
@@ -138,6 +160,8 @@ class ChatFormat:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any] = NO_KWARGS,
+        *,
+        most: int | None = None,
     ) -> list[int]:
         """What follows the end of the sampled turn `reply`: `messages`, then the next opening.
 
@@ -151,7 +175,8 @@ class ChatFormat:
         if shape.end is None:
             raise ValueError("this chat template does not end assistant turns")
         tools = tools if shape.tools_in_tail else None
-        return self.encode(by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools))
+        tail = by_sentinel(self._bound(kwargs), shape.end, reply, messages, tools)
+        return self.encode(tail, most=most)
 
     def counted_suffix(
         self,
@@ -159,6 +184,8 @@ class ChatFormat:
         num_new: int,
         tools: Sequence[Mapping[str, Any]] | None,
         kwargs: Mapping[str, Any] = NO_KWARGS,
+        *,
+        most: int | None = None,
     ) -> list[int]:
         """`suffix`, cut out of the whole conversation; its last `num_new` messages are new.
 
@@ -168,7 +195,8 @@ class ChatFormat:
         end = self.shape(kwargs).end
         if end is None:
             raise ValueError("this chat template does not end assistant turns")
-        return self.encode(by_count(self._bound(kwargs), end, messages, num_new, tools))
+        tail = by_count(self._bound(kwargs), end, messages, num_new, tools)
+        return self.encode(tail, most=most)
 
     def moves_systems(
         self,
@@ -181,6 +209,8 @@ class ChatFormat:
 
     def text(self, ids: Sequence[int]) -> str:
         """Sampled tokens as text, special tokens included."""
+        if len(ids) > _LONG_IDS:
+            return self._tokenizer.decode_batch([ids], skip_special_tokens=False)[0]
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     @property
@@ -193,20 +223,46 @@ class ChatFormat:
         """What renders messages."""
         return self._template
 
-    def encode_raw(self, text: str) -> list[int]:
-        """A text that is a whole prompt, with what the tokenizer puts before texts."""
-        return self._tokenizer.encode(text).ids
+    def encode_raw(self, text: str, *, most: int | None = None) -> list[int]:
+        """A text that is a whole prompt, with what the tokenizer puts before texts.
+
+        Raises:
+            TooLong: as `encode`.
+        """
+        self._check_length(text, most)
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=True)[0].ids
 
     def knows(self, id: int) -> bool:
         """Whether the vocabulary has a token id."""
         return 0 <= id < 2**31 and self._tokenizer.id_to_token(id) is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Text as the template writes it, special tokens included, to ids."""
-        if _BREAK not in text:
-            # `encode` would also find out where each token stands in the text
-            return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return [id for part in text.split(_BREAK) for id in self.encode(part)]
+    def encode(self, text: str, *, most: int | None = None) -> list[int]:
+        """Text as the template writes it, special tokens included, to ids.
+
+        With `most`, a text that is far longer than so many tokens is not tokenised to its end.
+
+        Raises:
+            TooLong: it has more tokens than `most`.
+        """
+        self._check_length(text, most)
+        # in contrast to `encode`, it lets other threads run, and does not find out where each
+        # token stands in the text
+        parts = text.split(_BREAK) if _BREAK in text else [text]
+        found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        return found[0].ids if len(found) == 1 else [id for one in found for id in one.ids]
+
+    def _check_length(self, text: str, most: int | None) -> None:
+        """Of a long text, count tokens piece by piece, and stop once there are more than `most`,
+        and as many again as cutting a text anywhere may have added."""
+        if most is None or len(text) <= (size := max(_DENSE * most, _PIECE)):
+            return
+        count = 0
+        for start in range(0, len(text), size):
+            parts = text[start : start + size].split(_BREAK)
+            found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+            count += sum(map(len, found))
+            if count > most + most // 8 + 64:
+                raise TooLong(count)
 
     def render(
         self,
@@ -253,7 +309,8 @@ class ChatFormat:
             return message
         if not self._special.search(text):
             return message
-        return {**message, "content": self._special.sub(_broken, text)}
+        cuts = (literal.start() + 1 for literal in self._special.finditer(text))
+        return {**message, "content": _broken(text, cuts)}
 
 
 class Detokenizer:
@@ -286,5 +343,11 @@ class Detokenizer:
         return text[len(known) :]
 
 
-def _broken(literal: re.Match[str]) -> str:
-    return literal[0][0] + _BREAK + literal[0][1:]
+def _broken(text: str, cuts: Iterable[int]) -> str:
+    """Return the text with a mark at each cut; thousands at a time, so that other threads run."""
+    start, parts = 0, list[str]()
+    cuts = iter(cuts)
+    while batch := list(islice(cuts, _BATCH)):
+        parts.append(_BREAK.join(text[a:b] for a, b in pairwise([start, *batch])))
+        start = batch[-1]
+    return _BREAK.join([*parts, text[start:]])

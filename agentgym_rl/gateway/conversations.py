@@ -28,7 +28,7 @@ class Conversations:
 
     def keep(self, response_id: str, messages: Sequence[Message]) -> None:
         """Remember `messages`, the reply included."""
-        for earlier in islice(reversed(self._by_id.values()), _LATEST):
+        for earlier in list(islice(reversed(self._by_id.values()), _LATEST)):  # threads keep, too
             messages = _shared(messages, earlier)
         self._by_id[response_id] = list(messages)
         if len(self._by_id) > self._max:

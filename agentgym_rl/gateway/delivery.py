@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from .dialects import Writer
 from .exchange import Exchange
+from .intake import TOKEN_SIZE, beside
 from .parsers import Event
 from .reply import OnEvents, Reply
 
@@ -18,13 +19,13 @@ _KEEP_ALIVE = b": still sampling\n"
 async def deliver(
     exchange: Exchange,
     writer: Writer,
-    produce: Callable[[OnEvents], Awaitable[None]],
+    produce: Callable[[OnEvents], Awaitable[int]],
     *,
     stream: bool,
     keep_alive_s: float,
 ) -> None:
     """Answer with the reply that `produce` tells of, at least once, and records before it
-    returns."""
+    returns how many tokens were sampled."""
     exchange.error_event = writer.error_event
     begun = False
 
@@ -40,11 +41,11 @@ async def deliver(
         writer.take(reply, events)
 
     if not stream:
-        await produce(keep)
-        return await exchange.whole(writer.whole())
+        size = TOKEN_SIZE * await produce(keep)
+        return await exchange.whole(await beside(size, writer.whole))
     async with kept_alive(exchange, every_s=keep_alive_s):
-        await produce(send)
-    await exchange.events(writer.end(), last=True)
+        size = TOKEN_SIZE * await produce(send)
+    await exchange.events(await beside(size, writer.end), last=True)
 
 
 @asynccontextmanager

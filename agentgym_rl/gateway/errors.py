@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+_LONGEST = 10_000
+"""Characters of an error's message, and of the name of what is wrong."""
+
 
 class ApiError(Exception):
     """An error reply: HTTP `status` and OpenAI's error object.
@@ -23,6 +26,7 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        message, param = _shortened(message), param and _shortened(param)
         super().__init__(message)
         self.status = status
         self.code = code
@@ -32,6 +36,12 @@ class ApiError(Exception):
         self.headers = {"x-should-retry": "false"}
         if retry_after_s is not None:
             self.headers = {"x-should-retry": "true", "retry-after": str(retry_after_s)}
+
+
+def _shortened(text: str) -> str:
+    """Return a text that may repeat what a client sent, within bounds."""
+    more = len(text) - _LONGEST
+    return text if more <= 0 else f"{text[:_LONGEST]}… ({more} characters more)"
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -46,12 +56,16 @@ def unsupported(param: str, why: str) -> ApiError:
     )
 
 
-def context_overflow(max_model_len: int, prompt_tokens: int) -> ApiError:
-    """400, in the words client libraries recognise (those of vLLM and OpenAI)."""
+def context_overflow(
+    max_model_len: int, prompt_tokens: int, *, at_least: bool = False, param: str = "messages"
+) -> ApiError:
+    """400, in the words client libraries recognise (those of vLLM and OpenAI). `at_least`: the
+    tokens were not counted to the end."""
+    count = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
     return bad_request(
         f"This model's maximum context length is {max_model_len} tokens. However, your request "
-        f"has {prompt_tokens} input tokens. Please reduce the length of the input messages.",
-        param="messages",
+        f"has {count} input tokens. Please reduce the length of the input messages.",
+        param=param,
         code="context_length_exceeded",
     )
 

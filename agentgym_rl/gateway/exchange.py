@@ -39,15 +39,18 @@ class Asked:
     idempotency_key: str
     may_come_again: bool
     """Whether its client sends again what got no answer."""
+    num_new: int = 0
+    """Bytes of its body that have to be read (`Bodies.num_new`)."""
 
     @classmethod
-    def of(cls, scope: Scope, path: str, body_digest: bytes) -> Asked:
+    def of(cls, scope: Scope, path: str, body_digest: bytes, num_new: int) -> Asked:
         """Of a request whose body has been read."""
         digest = path.encode() + body_digest
         retries = header(scope, b"x-stainless-retry-count")
         marked = retries.isdecimal() and int(retries) > 0
         again = header(scope, NO_RETRIES.encode()) != "true"
-        return cls(digest, marked, header(scope, b"idempotency-key"), may_come_again=again)
+        key = header(scope, b"idempotency-key")
+        return cls(digest, marked, key, may_come_again=again, num_new=num_new)
 
 
 class Exchange:

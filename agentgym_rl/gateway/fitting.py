@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from .intake import has_many_values
 from .messages import text_of
 from .splice import OPENING, SENTINEL
 from .template import ChatTemplate
@@ -100,6 +101,9 @@ def _gathered(messages: Sequence[Message]) -> list[Message]:
 
 def _parsed(call: Message) -> Message:
     function = dict(call["function"])
+    arguments = function.get("arguments")
+    if isinstance(arguments, str) and has_many_values(arguments):
+        return call
     try:
         function["arguments"] = msgspec.json.decode(function["arguments"])
     except (msgspec.DecodeError, TypeError, RecursionError):  # the template gets the text itself

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .intake import has_many_values
 from .template import REASONING
 
 MessageKey = tuple[Any, ...]
@@ -86,6 +87,8 @@ def _call_key(call: Mapping[str, Any]) -> tuple[str, str]:
     function = call.get("function") or {}
     arguments = function.get("arguments") or ""
     if isinstance(arguments, str):
+        if has_many_values(arguments):
+            return function.get("name") or "", arguments.strip()
         try:
             # JavaScript clients write 1.0 as 1, and round what is too long for a double
             arguments = json.loads(arguments, parse_int=float)

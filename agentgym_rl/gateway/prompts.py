@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from typing import Any, Literal
 from agentgym_rl.prompt import Prompt
 
 from . import canary
-from .chat import ChatFormat
-from .errors import bad_request, context_overflow
+from .chat import ChatFormat, TooLong
+from .errors import ApiError, bad_request, context_overflow
+from .intake import INLINE_SIZE, beside
 from .messages import message_key, text_of, thoughts_of, with_thoughts
 from .requests import ChatRequest
 from .sessions import Session
@@ -21,14 +21,15 @@ from .tree import Context, ForkCause, Place, Sampled
 
 ThinkingHistory = Literal["as_generated", "template"]
 
-_OFF_LOOP_CHARS = 50_000
-"""Longer texts are tokenised in a thread: about 15 ms, and the event loop serves others."""
+_MESSAGE_SIZE = 50
+"""What a message takes to render beside its text, in characters."""
 
 
 async def prepare_context(
-    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int = 0
 ) -> tuple[Context, Prompt]:
-    """The node a reply to `request` hangs on, and the engine's input.
+    """The node a reply to `request` hangs on, and the engine's input. `size`: bytes of the request
+    that were read for the first time.
 
     Raises:
         ApiError: 400 when the template refuses the messages or no room is left to sample.
@@ -36,10 +37,11 @@ async def prepare_context(
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
     with _nesting_refused():
-        place = session.locate(request)
+        place = await beside(size, session.locate, request)
+    session.take(place)
     context = place.known
     if context is None:
-        new = await _tokenise(_writer(session, chat, request, place))
+        new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
         context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
     prompt = context.path
     if len(prompt) >= max_model_len:
@@ -47,7 +49,7 @@ async def prepare_context(
     if context.base is not None and session.draws_canary():
         kwargs = session.template_kwargs(request)
         fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
-        session.add_canary(canary.start(chat, fed))
+        session.add_canary(canary.start(chat, fed, size=size))
     return context, prompt
 
 
@@ -56,15 +58,17 @@ async def _raw_context(
 ) -> tuple[Context, Prompt]:
     """The node for a prompt that no template writes. It stands on an earlier turn if it continues
     its very tokens; a text is never fitted to them, its own tokens are what counts."""
-    if not isinstance(prompt, str):
-        ids = list(prompt)
-    elif len(prompt) < _OFF_LOOP_CHARS:
-        ids = chat.encode_raw(prompt)
+    if isinstance(prompt, str):
+        try:
+            ids = await beside(len(prompt), chat.encode_raw, prompt, most=max_model_len)
+        except TooLong as error:
+            raise _overflow(error, max_model_len, param="prompt") from error
     else:
-        ids = await asyncio.to_thread(chat.encode_raw, prompt)
+        ids = list(prompt)
     if len(ids) >= max_model_len:
-        raise context_overflow(max_model_len, len(ids))
-    return session.tree.continue_ids(ids), Prompt(ids)
+        raise context_overflow(max_model_len, len(ids), param="prompt")
+    base, start = await beside(8 * len(ids), session.tree.longest_beginning, ids)
+    return session.tree.continue_ids(ids, base, start), Prompt(ids)
 
 
 @contextmanager
@@ -76,19 +80,20 @@ def _nesting_refused() -> Iterator[None]:
         raise bad_request("tools or arguments are nested too deeply", param="tools") from error
 
 
-async def count_prompt(session: Session, chat: ChatFormat, request: ChatRequest) -> int:
+async def count_prompt(
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
+) -> int:
     """Tokens that a reply to `request` would be sampled from; asking leaves no trace.
 
     Raises:
-        ApiError: 400 when the template refuses the messages.
+        ApiError: 400 when the template refuses the messages, or they are so long that they are
+            not counted.
     """
     with _nesting_refused():
-        place = session.tree.locate(
-            request.messages, tools=request.tools, template_kwargs=request.template_kwargs
-        )
+        place = await beside(size, session.locate, request)
     if place.known is not None:
         return len(place.known.path)
-    new = await _tokenise(_writer(session, chat, request, place))
+    new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
     return len(new.ids) + (0 if new.base is None else len(new.base.path))
 
 
@@ -110,6 +115,25 @@ class _Writer:
     tools: Sequence[Mapping[str, Any]] | None
     kwargs: Mapping[str, Any]
     thinking: ThinkingHistory
+    most: int
+    """Tokens that there is room for."""
+
+    def size(self) -> int:
+        """Return about how many characters `write` renders, but for the tools; or that there are
+        too many to count."""
+        place = self.place
+        alone = (
+            isinstance(place.anchor, Sampled)
+            and self.thinking != "template"
+            and self.chat.shape(self.kwargs).rung == "sentinel"
+            and self._is_local()
+        )
+        size = 0
+        for message in place.tail if alone else place.messages:
+            size += _num_chars(message)
+            if size >= INLINE_SIZE:
+                break
+        return size
 
     def write(self) -> _New:
         """Continue the last turn found if that can be done; else render everything.
@@ -129,7 +153,7 @@ class _Writer:
         return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
 
     def _whole(self) -> list[int]:
-        return self.chat.prompt(self.place.messages, self.tools, self.kwargs)
+        return self.chat.prompt(self.place.messages, self.tools, self.kwargs, most=self.most)
 
     def _is_local(self) -> bool:
         """Whether the new messages change nothing that the template wrote before them."""
@@ -146,9 +170,10 @@ class _Writer:
         for rung in chat.shape(self.kwargs).rungs:
             try:
                 if rung == "sentinel":
-                    return chat.suffix(base.message, place.tail, self.tools, self.kwargs)
-                new = len(place.tail)
-                return chat.counted_suffix(place.messages, new, self.tools, self.kwargs)
+                    said, new = base.message, place.tail
+                    return chat.suffix(said, new, self.tools, self.kwargs, most=self.most)
+                said, count = place.messages, len(place.tail)
+                return chat.counted_suffix(said, count, self.tools, self.kwargs, most=self.most)
             except ValueError:  # of roles in an odd order, say; the whole may still be accepted
                 continue
         return None
@@ -184,15 +209,18 @@ class _Writer:
         thoughts = [mine for mine, message in zip(marked, said, strict=True) if mine is not message]
         if all(thoughts_of(message) in shown for message in thoughts):
             return None
-        return self.chat.encode(self._rendered(self.place.messages))
+        return self.chat.encode(self._rendered(self.place.messages), most=self.most)
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return self.chat.render(messages, self.tools, kwargs=self.kwargs)
 
 
-def _writer(session: Session, chat: ChatFormat, request: ChatRequest, place: Place) -> _Writer:
+def _writer(
+    session: Session, chat: ChatFormat, request: ChatRequest, place: Place, max_model_len: int
+) -> _Writer:
     kwargs = session.template_kwargs(request)
-    return _Writer(chat, place, request.tools, kwargs, session.config.thinking_history)
+    thinking = session.config.thinking_history
+    return _Writer(chat, place, request.tools, kwargs, thinking, max_model_len)
 
 
 def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
@@ -215,13 +243,25 @@ def _path(node: Sampled | None) -> list[Sampled]:
     return found
 
 
-async def _tokenise(writer: _Writer) -> _New:
-    place = writer.place
-    parts = place.tail if isinstance(place.anchor, Sampled) else place.messages
+async def _tokenise(writer: _Writer, size: int) -> _New:
+    """Write; `size`: bytes of the request that were read for the first time."""
     try:
-        size = sum(len(text_of(message.get("content"))) for message in parts)
-        if size < _OFF_LOOP_CHARS and writer.chat.is_probed(writer.kwargs):
-            return writer.write()
-        return await asyncio.to_thread(writer.write)
+        if size < INLINE_SIZE:
+            size = writer.size() if writer.chat.is_probed(writer.kwargs) else INLINE_SIZE
+        return await beside(size, writer.write)
+    except TooLong as error:
+        raise _overflow(error, writer.most) from error
     except (ValueError, RecursionError) as error:
         raise bad_request(str(error), param="messages") from error
+
+
+def _overflow(error: TooLong, max_model_len: int, param: str = "messages") -> ApiError:
+    return context_overflow(max_model_len, error.num_tokens, at_least=True, param=param)
+
+
+def _num_chars(message: Mapping[str, Any]) -> int:
+    """Return how much there is to read in a message, with what it says in calls."""
+    calls = message.get("tool_calls") or ()
+    arguments = (call["function"].get("arguments") for call in calls)
+    said = sum(len(text) for text in arguments if isinstance(text, str))
+    return _MESSAGE_SIZE + said + len(text_of(message.get("content")))

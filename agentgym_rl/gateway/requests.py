@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from agentgym_rl.env import text_message
@@ -44,6 +45,8 @@ _READ = frozenset(
 )
 MAX_SAMPLES = 128
 """As in OpenAI."""
+MAX_KWARGS_BYTES = 10_000
+"""Of the template's arguments, as JSON."""
 MAX_TOP_K = 2**31 - 1
 MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
 """What engines read as numbers of 32 and 64 bits."""
@@ -221,6 +224,12 @@ def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
     if taken := sorted(RESERVED & kwargs.keys()):
         raise bad_request(
             f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    if kwargs and (size := len(msgspec.json.encode(kwargs))) > MAX_KWARGS_BYTES:
+        raise bad_request(
+            f"chat_template_kwargs: got {size} bytes, allowed: {MAX_KWARGS_BYTES}; the template is "
+            "tried out with them, in dozens of conversations",
             param="chat_template_kwargs",
         )
     return {**effort_kwargs(given.get("reasoning_effort"), "reasoning_effort"), **kwargs}

@@ -39,7 +39,7 @@ from .errors import (
     wrong_method,
 )
 from .exchange import Asked, ClientGone, Exchange
-from .intake import body_of, key_of
+from .intake import beside, body_of, key_of
 from .openapi import document
 from .session_table import SessionTable
 from .sessions import Session
@@ -168,7 +168,9 @@ class SessionApp(ABC):
         receive: Receive,
         send: Send,
     ) -> None:
-        asked = Asked.of(scope, dialect.path, session.bodies.digest(body))
+        num_new = session.bodies.num_new(body)
+        digest = await beside(num_new, session.bodies.digest, body)
+        asked = Asked.of(scope, dialect.path, digest, num_new)
         earlier = session.exchanges.earlier(asked)
         if earlier is not None:
             session.counters["joined_retries"] += 1

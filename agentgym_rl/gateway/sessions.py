@@ -121,13 +121,16 @@ class Session:
         return int(number) if found and number.isdecimal() and len(number) < 16 else None
 
     def locate(self, request: ChatRequest) -> Place:
-        """Where a request's conversation stands in the tree."""
-        place = self.tree.locate(
+        """Return where a request's conversation stands in the tree; a thread may do it."""
+        return self.tree.locate(
             request.messages, tools=request.tools, template_kwargs=request.template_kwargs
         )
+
+    def take(self, place: Place) -> None:
+        """Count that a request is answered from `place`, and find it faster the next time."""
+        self.tree.remember(place)
         self.counters["ambiguous_echoes"] += place.guessed
         self.counters["trusted_edits"] += place.trusted
-        return place
 
     def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
         """What the chat template is given; the session's date does not change at midnight."""

@@ -20,7 +20,7 @@ from .echoes import echoed, restored, rewritten, until_next_reply
 from .messages import MessageKey, message_key, num_leading, root_key
 from .nodes import Context, ForkCause, Root, Sample, Sampled
 from .template import NO_KWARGS
-from .walks import Walk, Walks
+from .walks import Step, Walk, Walks
 
 SiblingOf = Literal["n", "retry"]
 EditedCalls = Literal["fork", "trust"]
@@ -42,6 +42,8 @@ class Place:
     """Whether the last turn found was one of several that say the same."""
     trusted: bool
     """Whether the last turn found was rewritten by the client, which was not held against it."""
+    step: Step | None = None
+    """What `Tree.remember` keeps, to find it faster the next time."""
 
     @property
     def known(self) -> Context | None:
@@ -68,15 +70,24 @@ class Tree:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] = NO_KWARGS,
     ) -> Place:
-        """Follow `messages` down the tree as far as they are what was said and sampled."""
+        """Follow `messages` down the tree as far as they are what was said and sampled.
+
+        A thread may do it while turns are committed: what was found stays found.
+        """
+        num_cleared = self._walks.num_cleared
         walk = self._walks.longest(messages, tools, template_kwargs)
         if walk is None:
             leading = messages[: num_leading(messages)]
             root = self._root(leading, tools, template_kwargs)
             walk = Walk(tools, template_kwargs, leading, leading, root, root)
-        return self._go_on(walk, messages[len(walk.said) :])
+        return self._go_on(walk, messages[len(walk.said) :], num_cleared)
 
-    def _go_on(self, walk: Walk, new: Sequence[Mapping[str, Any]]) -> Place:
+    def remember(self, place: Place) -> None:
+        """Keep how far a conversation was found; not from a thread."""
+        if place.step is not None:
+            self._walks.keep(place.step)
+
+    def _go_on(self, walk: Walk, new: Sequence[Mapping[str, Any]], num_cleared: int) -> Place:
         """Follow `new` messages from where a walk has got to."""
         keys = [message_key(message) for message in new]
         whole, start = list(new), 0
@@ -84,10 +95,13 @@ class Tree:
         edited: ForkCause | None = None
         guessed, certain = False, True
         sure: tuple[int, Sampled, bool] | None = None
+        lengths = set(map(len, list(anchor.next)))
         for index, message in enumerate(new):
             if message["role"] != "assistant":
                 continue
-            context = anchor.next.get(tuple(keys[start:index]))
+            # where nothing was asked, no key is made: there may be thousands of messages
+            asked = index - start in lengths
+            context = anchor.next.get(tuple(keys[start:index])) if asked else None
             replies = context.replies if context else []
             same = [node for node in replies if node.key == keys[index]]
             edit = None if same else rewritten(replies, message)
@@ -99,20 +113,24 @@ class Tree:
                 continue
             behind = until_next_reply(new, keys, index) if len(same) > 1 else None
             anchor, guessed = echoed(same, message, behind)
+            lengths = set(map(len, list(anchor.next)))
             whole[index] = restored(anchor.message, message)
             edited, trusted, start = None, edit is not None, index + 1
             if certain:
                 sure = start, anchor, trusted
-        if sure is not None:
-            self._walks.go_on(walk, new, whole, *sure)
+        step = None if sure is None else Step(walk, walk.to(new, whole, *sure), num_cleared)
         whole = [*walk.whole, *whole]
         tail, tail_keys = whole[len(walk.said) + start :], tuple(keys[start:])
-        return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted)
+        return Place(walk.root, anchor, whole, tail, tail_keys, edited, guessed, trusted, step)
 
-    def continue_ids(self, ids: list[int]) -> Context:
-        """The context of a prompt that is token ids: what it adds to the longest path that it
-        begins with, or a path of its own."""
-        base, start = _longest_beginning(self.turns, ids)
+    def longest_beginning(self, ids: list[int]) -> tuple[Sampled | None, int]:
+        """Return the turn with the longest path that `ids` begin with, and the path's length; None
+        and 0 if there is none. A thread may do it while turns are committed."""
+        return _longest_beginning(self.turns, ids)
+
+    def continue_ids(self, ids: list[int], base: Sampled | None, start: int) -> Context:
+        """The context of a prompt that is token ids: what it adds to the path to `base`, which is
+        `start` long and its `longest_beginning`, or a path of its own."""
         root = self._roots.setdefault(_OF_IDS, Root()) if base is None else base.context.root
         place = Place(root, base or root, (), (), (("ids", *ids[start:]),), None, False, False)
         return self.extend(place, ids[start:], base=base)
@@ -193,9 +211,11 @@ class Tree:
         template_kwargs: Mapping[str, Any],
     ) -> Root:
         key = root_key(leading, tools, template_kwargs)
-        if key not in self._roots:
-            self._roots[key] = Root(tuple(tool["function"]["name"] for tool in tools or ()))
-        return self._roots[key]
+        found = self._roots.get(key)
+        if found is None:
+            new = Root(tuple(tool["function"]["name"] for tool in tools or ()))
+            found = self._roots.setdefault(key, new)  # a thread may have been faster
+        return found
 
     def _fork_cause(self, context: Context, sibling_of: SiblingOf | None) -> ForkCause | None:
         if not self.turns:
@@ -229,14 +249,17 @@ def _longest_beginning(turns: Sequence[Sampled], ids: list[int]) -> tuple[Sample
     """The turn with the longest path that `ids` begin with, and the length of its path."""
     ends: dict[int, int] = {}
     found: tuple[Sampled | None, int] = (None, 0)
-    for node in turns:  # a turn comes before those that stand on it
+    for node in tuple(turns):  # a turn comes before those that stand on it
         base = node.context.base
         start = 0 if base is None else ends.get(base.turn)
         if start is None:
             continue
-        own = [*node.context.ids, *node.ids]
-        end = start + len(own)
-        if ids[start:end] == own:
+        fed, sampled = node.context.ids, node.ids
+        middle = start + len(fed)
+        end = middle + len(sampled)
+        if end > len(ids) or (sampled and ids[end - 1] != sampled[-1]):
+            continue
+        if ids[middle:end] == sampled and ids[start:middle] == fed:
             ends[node.turn] = end
             found = max(found, (node, end), key=lambda one: one[1])
     return found

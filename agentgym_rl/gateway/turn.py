@@ -14,6 +14,7 @@ from agentgym_rl.prompt import Prompt
 
 from .chat import ChatFormat, Detokenizer
 from .errors import bad_request, session_closed
+from .intake import TOKEN_SIZE, beside
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -90,7 +91,8 @@ class Turn(Reply):
         try:
             async with aclosing(cast("AsyncGenerator[Delta, None]", deltas)) as stream:
                 async for delta in stream:
-                    await on_events(self, self._keep(self._take(delta)))
+                    size = TOKEN_SIZE * len(delta.token_ids)
+                    await on_events(self, self._keep(await beside(size, self._take, delta)))
         except RequestRefused as error:
             # an engine that refuses a request with a grammar refuses the grammar, and whoever
             # asked for it has to know: it is made of their schemas
@@ -99,8 +101,8 @@ class Turn(Reply):
             param = self.request.form.param
             raise bad_request(f"{param} cannot be honoured: {error}", param=param) from error
         self._check_end()
-        text = self._cutter.feed(self._detokenizer.finish(), last=True)
-        await on_events(self, self._keep(self._parser.feed(text) + self._parser.finish()))
+        ending = await beside(TOKEN_SIZE * len(self.sample.ids), self._ending)
+        await on_events(self, self._keep(ending))
 
     @property
     def finish_reason(self) -> str:
@@ -202,6 +204,11 @@ class Turn(Reply):
         text = self._cutter.feed(self._detokenizer.feed(shown), last=False)
         return self._parser.feed(text)
 
+    def _ending(self) -> list[Event]:
+        """Return what the end of the turn adds to the message."""
+        text = self._cutter.feed(self._detokenizer.finish(), last=True)
+        return self._parser.feed(text) + self._parser.finish()
+
     def _keep(self, events: list[Event]) -> list[Event]:
         kept: list[Event] = []
         for event in events:
@@ -241,18 +248,22 @@ async def open_turns(
     max_model_len: int,
     parsers: ParserFactory,
     grammars: Grammars,
+    size: int = 0,
 ) -> list[Turn]:
     """Check a request against the session's policy and prepare what the engine is fed; one turn
-    for each sample that is wanted.
+    for each sample that is wanted. `size`: bytes of it that were read for the first time.
 
     Raises:
         ApiError: 400, the policy or the context length forbids it.
     """
     check_cuts(session.sampling, request)
-    context, prompt = await prepare_context(session, chat, request, max_model_len=max_model_len)
+    context, prompt = await prepare_context(
+        session, chat, request, max_model_len=max_model_len, size=size
+    )
     prompt_end = chat.text(prompt.tail(PROMPT_END_TOKENS))
     room = max_model_len - len(prompt)
-    grammar = None if request.form is None else grammars.of(request.form, prompt_end)
+    form = request.form
+    grammar = None if form is None else await beside(size, grammars.of, form, prompt_end)
     tools = request.tools if request.calls else None
     raw = request.prompt is not None
     return [

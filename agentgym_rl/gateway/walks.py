@@ -35,6 +35,14 @@ class Walk:
     trusted: bool = False
     """Whether the client rewrote the anchor, which was not held against it."""
 
+    def to(
+        self, said: Messages, whole: Messages, count: int, anchor: Sampled, trusted: bool
+    ) -> Walk:
+        """Return the walk that goes on to `anchor`, by the first `count` messages said after it."""
+        said, whole = [*self.said, *said[:count]], [*self.whole, *whole[:count]]
+        kwargs = self.template_kwargs
+        return Walk(self.tools, kwargs, said, whole, self.root, anchor, trusted)
+
     def begins(
         self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
     ) -> bool:
@@ -47,15 +55,27 @@ class Walk:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A walk that was found to go on: `longer` takes the place of `walk`."""
+
+    walk: Walk
+    longer: Walk
+    num_cleared: int
+    """Of `Walks`, before anything was looked up."""
+
+
 class Walks:
     """The last walks of one session; a longer one takes the place of its beginning."""
 
     def __init__(self) -> None:
         self._last: list[Walk] = []
+        self._num_cleared = 0
 
     def clear(self) -> None:
         """A second reply was given to the same messages."""
-        self._last.clear()
+        self._last = []
+        self._num_cleared += 1
 
     def longest(
         self, said: Messages, tools: Messages | None, template_kwargs: Mapping[str, Any]
@@ -64,24 +84,13 @@ class Walks:
         found = (walk for walk in self._last if walk.begins(said, tools, template_kwargs))
         return max(found, key=lambda walk: len(walk.said), default=None)
 
-    def go_on(
-        self,
-        walk: Walk,
-        said: Messages,
-        whole: Messages,
-        count: int,
-        anchor: Sampled,
-        trusted: bool,
-    ) -> None:
-        """Remember that `walk` goes on to `anchor`, by the first `count` messages said after it."""
-        longer = Walk(
-            walk.tools,
-            walk.template_kwargs,
-            [*walk.said, *said[:count]],
-            [*walk.whole, *whole[:count]],
-            walk.root,
-            anchor,
-            trusted,
-        )
-        others = [other for other in self._last if other is not walk]
-        self._last = [*others[1 - _KEPT :], longer]
+    @property
+    def num_cleared(self) -> int:
+        """How often a second reply was given; a walk that was begun before is not kept after."""
+        return self._num_cleared
+
+    def keep(self, step: Step) -> None:
+        """Remember where a walk went on to, unless a second reply was given meanwhile."""
+        if step.num_cleared == self._num_cleared:
+            others = [other for other in self._last if other is not step.walk]
+            self._last = [*others[1 - _KEPT :], step.longer]

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import aiohttp
 import msgspec
@@ -17,6 +18,8 @@ import msgspec
 from .texts import text_of
 
 _TIMEOUT_S = 60.0
+MAX_MESSAGES = 30_000
+"""Of a request; with more it would have more JSON values than are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,66 @@ async def play(
         for _ in range(concurrent):
             tasks.create_task(worker())
     return turns, time.perf_counter() - start
+
+
+def largest(size_bytes: int) -> list[tuple[str, bytes]]:
+    """Return requests of about so many bytes, which take long in different ways: the end of a path,
+    and a body."""
+    prose = text_of(300)
+    prose *= size_bytes // len(prose)
+    user = {"role": "user", "content": "?"}
+    function = {"name": "f", "description": prose}
+    empty = [user, {"role": "assistant", "content": "!"}] * (MAX_MESSAGES // 2)
+    asked: list[tuple[str, dict[str, object]]] = [
+        ("completions", {"prompt": prose}),
+        ("completions", {"prompt": "0123456789" * (size_bytes // 10)}),
+        ("completions", {"prompt": [1] * (size_bytes // 2 - 100)}),
+        ("chat/completions", {"messages": [user | {"content": prose}]}),
+        ("chat/completions", {"messages": [user | {"content": "<|im_end|>" * (size_bytes // 10)}]}),
+        ("chat/completions", {"messages": empty}),
+        ("chat/completions", {"messages": [user], "tools": [{"function": function}]}),
+        ("messages", {"max_tokens": 1, "messages": [user | {"content": prose}]}),
+        ("responses", {"input": prose}),
+    ]
+    return [(path, msgspec.json.encode({"model": "m"} | body)) for path, body in asked]
+
+
+async def play_beside(
+    url: str,
+    keys: Sequence[str],
+    shape: Shape,
+    requests: Sequence[tuple[str, bytes]],
+    key: str,
+    *,
+    turns_per_s: float,
+) -> tuple[list[Turn], list[float]]:
+    """Return the turns of `play`, while others' `requests` go to the same gateway one after the
+    other, under `key`, again and again; and what each of these took.
+
+    Raises:
+        RuntimeError: a reply of the conversations was not 200, or one of the requests failed.
+    """
+    took: list[float] = []
+
+    async def ask() -> None:
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        base = url.removesuffix("chat/completions")
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+            for path, body in cycle(requests):
+                start = time.perf_counter()
+                async with http.post(base + path, data=body, headers=headers) as answer:
+                    said = await answer.read()
+                    if answer.status >= 500:
+                        raise RuntimeError(f"{path} answered {answer.status}: {said[:200]!r}")
+                took.append(time.perf_counter() - start)
+
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(ask())
+        concurrent = len(keys)
+        turns, _ = await play(url, keys, shape, concurrent=concurrent, turns_per_s=turns_per_s)
+        asking.cancel()
+    return turns, took
 
 
 @dataclass(frozen=True, slots=True)

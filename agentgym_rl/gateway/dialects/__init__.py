@@ -7,14 +7,17 @@ turns are prepared, sampled, recorded, retried and refused is the same for all o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
 
 from agentgym_rl.gateway.errors import ApiError
+from agentgym_rl.gateway.intake import INLINE_SIZE, beside, check_values
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply
 from agentgym_rl.gateway.requests import ChatRequest
 from agentgym_rl.gateway.sessions import Session
+
+_T = TypeVar("_T")
 
 
 class Writer(ABC):
@@ -56,6 +59,24 @@ class Route(ABC):
     @abstractmethod
     def error(self, error: ApiError) -> bytes:
         """The body of an error reply."""
+
+    def check_size(self, body: bytes) -> None:
+        """Refuse a large body that should not even be read.
+
+        Raises:
+            ApiError: 400.
+        """
+        check_values(body)
+
+    async def reading(self, body: bytes, num_new: int, read: Callable[[], _T]) -> _T:
+        """Return what `read` makes of a body, of which `num_new` bytes have to be read: a large one
+        is checked, and read beside the event loop."""
+
+        def checked() -> _T:
+            self.check_size(body)
+            return read()
+
+        return await beside(num_new, checked if num_new >= INLINE_SIZE else read)
 
 
 class Question(Route):

@@ -17,7 +17,8 @@ from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.dialects.chat import DONE
 from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
-from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow, unsupported
+from agentgym_rl.gateway.intake import MAX_VALUES, num_values
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply, total_usage
 from agentgym_rl.gateway.requests import (
@@ -75,12 +76,20 @@ class CompletionsDialect(Dialect):
 
     path = "/v1/completions"
 
-    def __init__(self, chat: ChatFormat) -> None:
+    def __init__(self, chat: ChatFormat, *, max_model_len: int) -> None:
         self._chat = chat
+        self._max_model_len = max_model_len
+
+    def check_size(self, body: bytes) -> None:
+        most = self._max_model_len + MAX_VALUES
+        if (count := num_values(body, most=most)) > most:
+            raise context_overflow(self._max_model_len, count, param="prompt")
 
     def read(self, session: Session, body: bytes) -> ChatRequest:
         asked = decode(body, CompletionsRequest, refused=_unsupported)
         prompt = _prompt(asked.prompt)
+        if not isinstance(prompt, str) and len(prompt) >= self._max_model_len:
+            raise context_overflow(self._max_model_len, len(prompt), param="prompt")
         shown = prompt if isinstance(prompt, str) else self._chat.text(self._known(prompt))
         return ChatRequest(
             messages=[{"role": "user", "content": shown}],

@@ -74,7 +74,9 @@ class _RelayApp(SessionApp):
         assert isinstance(session, RelaySession)
         if not isinstance(dialect, ChatDialect):
             return await self._translate(session, dialect, body, exchange)
-        asking = self._asking(session, passed_on(body), session.next_request())
+        size = exchange.asked.num_new
+        asked = await dialect.reading(body, size, lambda: passed_on(body))
+        asking = self._asking(session, asked, session.next_request())
         if not asking.asked.get("stream"):
             return await self._pass_whole(asking, exchange)
         async with kept_alive(exchange, every_s=self._config.keep_alive_s):
@@ -84,14 +86,15 @@ class _RelayApp(SessionApp):
     async def _translate(
         self, session: RelaySession, dialect: Dialect, body: bytes, exchange: Exchange
     ) -> None:
-        wanted = dialect.read(session, body)
+        size = exchange.asked.num_new
+        wanted = await dialect.reading(body, size, lambda: dialect.read(session, body))
         asked = translated(wanted, session.originals.restore(wanted.messages))
         number = session.next_request()
         asking = self._asking(session, asked, number)
         temperature = asking.request.get("temperature", 1.0)
         turn = RelayedTurn(session, number, stop=wanted.stop, temperature=temperature)
 
-        async def produce(on_events: OnEvents) -> None:
+        async def produce(on_events: OnEvents) -> int:
             if wanted.stream:
                 await self._follow(turn, asking, on_events)
             else:
@@ -100,6 +103,7 @@ class _RelayApp(SessionApp):
             await on_events(turn, turn.finish())
             self._note(asking, turn.original, turn.finish_reason, turn.usage)
             session.originals.keep(number, turn.message, turn.original)
+            return turn.num_sampled_tokens
 
         writer = dialect.writer(session, wanted, [turn], model=self._model_name)
         keep_alive_s = self._config.keep_alive_s
@@ -162,7 +166,7 @@ class _RelayApp(SessionApp):
         return EngineError(f"{self._upstream.model} ended a stream without a finish_reason")
 
 
-async def _estimate(session: Session, request: ChatRequest) -> Mapping[str, Any]:
+async def _estimate(session: Session, request: ChatRequest, size: int) -> Mapping[str, Any]:
     """Nobody here has the model's tokenizer: a number that says that it is none of its own."""
     assert isinstance(session, RelaySession)
     asked = translated(request, session.originals.restore(request.messages))

@@ -28,8 +28,9 @@ _KINDS = {
 }
 
 
-Count = Callable[[Session, ChatRequest], Awaitable[Mapping[str, Any]]]
-"""What `count_tokens` answers: `input_tokens`, and what there is to say of them."""
+Count = Callable[[Session, ChatRequest, int], Awaitable[Mapping[str, Any]]]
+"""What `count_tokens` answers to a request of so many bytes: `input_tokens`, and what there is to
+say of them."""
 
 
 class _AnthropicRoute(Route):
@@ -65,7 +66,9 @@ class CountTokens(_AnthropicRoute, Question):
         self._count = count
 
     async def answer(self, session: Session, body: bytes) -> bytes:
-        return _encode(await self._count(session, count_request(session, body)))
+        size = len(body)
+        request = await self.reading(body, size, lambda: count_request(session, body))
+        return _encode(await self._count(session, request, size))
 
 
 def _body(error: ApiError) -> dict[str, object]:
