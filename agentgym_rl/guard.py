@@ -178,11 +178,11 @@ def holder_of(frames: list[Frame]) -> tuple[str, str] | None:
     for number, (file, _, name) in enumerate(frames):
         for of_file, of_name, who, hint in _HOLDERS:
             if number and re.search(of_file, file) and re.fullmatch(of_name, name):
-                return f"{who}, {_place(frames[:number])},", hint
+                return f"{who}, {place(frames[:number])},", hint
     return None
 
 
-def _place(frames: list[Frame]) -> str:
+def place(frames: list[Frame]) -> str:
     """The innermost frame that is not of Python's library or of an installed package."""
     theirs = [f for f in frames if not re.search(r"site-packages|/lib/python3|^<frozen", f[0])]
     file, line, name = (theirs or frames)[0]
@@ -266,7 +266,7 @@ class _Watch:
         for frames in (main, *threads.values()):
             if found := holder_of(frames):
                 return *found, True
-        return (_place(main) if main else "something in C"), "", False
+        return (place(main) if main else "something in C"), "", False
 
     def _dump(self) -> str:
         before = os.fstat(self._order.trace).st_size

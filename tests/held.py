@@ -4,6 +4,7 @@ python tests/held.py WAY
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -15,18 +16,14 @@ from agentgym_rl.wrappers import Timeout, letting_go
 
 async def swallow():
     while True:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            pass
 
 
 async def refuse_to_close():
     while True:
-        try:
+        with contextlib.suppress(BaseException):
             await asyncio.sleep(3600)
-        except BaseException:
-            pass
 
 
 def spin():
@@ -43,14 +40,14 @@ class Held(Env):
     async def step(self, action):
         match sys.argv[1]:
             case "sleeps":
-                time.sleep(3600)
+                time.sleep(3600)  # noqa: ASYNC251
             case "spins":
                 spin()
             case "computes in C":
                 (1 << 10**9) % 7**10_000_000
             case "sleeps again and again":
                 while True:
-                    time.sleep(1)
+                    time.sleep(1)  # noqa: ASYNC251
                     await asyncio.sleep(0)
             case "swallows":
                 await swallow()

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError
+from agentgym_rl.guard import Frame, place
 from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
@@ -190,13 +191,13 @@ _LEFT: list[Generator[Any, Any, Any]] = []
 
 
 def _place(work: Any) -> str:
-    """Where the innermost coroutine of some work is suspended."""
-    frame = None
+    """Where some work is suspended: its innermost coroutine that is not of a library."""
+    frames: list[Frame] = []
     while work is not None:
-        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None) or frame
+        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
+        if frame is not None:
+            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
         if work is None and frame and isinstance(inner := frame.f_locals.get("self"), _Rest):
             work = inner._call
-    if frame is None:
-        return "it"
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"
+    return place(frames[::-1]) if frames else "it"
