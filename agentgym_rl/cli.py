@@ -12,8 +12,10 @@ from contextlib import nullcontext
 
 from .arguments import parse
 from .commands import inspecting, members, parts, planning, processes, records, running, runs
-from .commands.showing import kept_for_json, print_json
+from .commands.showing import print_json
 from .errors import ArlError, ConfigError, ProcessDied, leaves
+from .interrupts import leave_in_time
+from .log import kept_for_json
 from .out_of_memory import end_without_memory
 
 _READER_LEFT = 141
@@ -58,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The entry point of `arl`; exits with 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
     end_without_memory()
     sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
-    sys.exit(_main(sys.argv[1:] if argv is None else list(argv)))
+    code = _main(sys.argv[1:] if argv is None else list(argv))
+    leave_in_time(code)
+    sys.exit(code)
 
 
 def _main(argv: list[str]) -> int:

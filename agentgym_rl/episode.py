@@ -28,13 +28,15 @@ from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory, added_reward
 from .transcript import Transcript
-from .wrappers import StepTimeout, within
+from .wrappers import StepTimeout, letting_go, within
 
 log = logging.getLogger(__name__)
 
 MAX_VERDICT = 1000
 """Characters of what a verifier said that are recorded."""
 CLOSE_TIMEOUT_S = 5.0
+HURRIED_CLOSE_S = 1.0
+"""Time for an environment to close where its episode was cancelled."""
 RETRY_AFTER_S = 0.2
 """Before the first retry; doubled for each further one."""
 
@@ -172,7 +174,9 @@ class EpisodeEnv(Env):
     async def close(self) -> None:
         """Close the wrapped environment; a failure to do so is logged, the record stands."""
         try:
-            await within(CLOSE_TIMEOUT_S, self._env.close())
+            task = asyncio.current_task()
+            hurried = task is not None and task.cancelling() > 0  # the run is to end in time
+            await within(HURRIED_CLOSE_S if hurried else CLOSE_TIMEOUT_S, self._env.close())
         except FOREIGN as error:  # somebody else's code, after the episode is decided
             if _is_ours(error):
                 raise
@@ -287,12 +291,7 @@ class Player:
         failed: BaseException | None = None
         try:
             async with ENGINES.timeout(self.deadlines.episode_s) as limit:
-                await env.start()
-                if self.input_limit is not None:
-                    env.check_input(self.input_limit)
-                session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]
-                client = self.clients.for_session(session)
-                await self.make_agent().run(env, client, model=self.model_name, task=task)
+                await letting_go(self._play(env, session, task))
         except FOREIGN as error:
             if _is_ours(error):
                 raise
@@ -301,6 +300,14 @@ class Player:
             limit_s = self.deadlines.episode_s
             return _Deadline(too_slow("the episode", "rollout.episode_timeout_s", limit_s))
         return failed
+
+    async def _play(self, env: EpisodeEnv, session: Session, task: Task) -> None:
+        await env.start()
+        if self.input_limit is not None:
+            env.check_input(self.input_limit)
+        session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]
+        client = self.clients.for_session(session)
+        await self.make_agent().run(env, client, model=self.model_name, task=task)
 
 
 async def play_with_retries(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first ends a run cleanly, and no number of them leaves a mess."""
+"""Ctrl-C, SIGTERM, and code that is not ours: a run ends cleanly and in time, whatever it does."""
 
 from __future__ import annotations
 
@@ -6,39 +6,74 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from .guard import BEAT_S, Guard
+from .log import the_answer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CLOSE_S = 2.0
+"""Time that tasks which are left over have to end, and threads once everything else has."""
+_exit = os._exit
 
-def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+
+def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: float = 600.0) -> T:
     """Run a coroutine on uvloop until it ends, or SIGINT or SIGTERM cancels it.
 
     A second signal only says that closing everything takes a moment; a third one leaves at once
     with code 130 (children die with their parent). Both signals count even where they were
-    inherited as ignored, as in `arl train &` of a script.
+    inherited as ignored, as in `arl train &` of a script. Another process watches over the loop
+    meanwhile (guard.py): it names what holds it, and ends this process where that keeps it from
+    ending for 8 s after a signal, or for `hang_s`.
 
     Raises:
         KeyboardInterrupt: it was interrupted, and everything is closed.
     """
     import uvloop
 
-    with _Interrupts() as interrupts:
+    answer = the_answer()
+    with (
+        Guard(hang_s=hang_s, answer=answer.descriptor if answer else None) as guard,
+        _Interrupts(guard) as interrupts,
+        _exits_refused(),
+    ):
+        loop = uvloop.new_event_loop()
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(interrupts.guard(main))
+            return loop.run_until_complete(interrupts.guard(main))
         except asyncio.CancelledError:
             if interrupts.count:
                 raise KeyboardInterrupt from None
             raise
+        finally:
+            loop.run_until_complete(_end_tasks())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel the tasks that others have left, and wait for them, but not for ever."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        _, stuck = await asyncio.wait(left, timeout=CLOSE_S)
+        for task in stuck:
+            log.error("a task does not end though it was cancelled, and is left alone: %r", task)
 
 
 class _Interrupts:
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
         self.count = 0
+        self._guard = guard
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -56,14 +91,26 @@ class _Interrupts:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self.count:
             raise asyncio.CancelledError
-        return await main()
+        self._beat()
+        # The guard hears of signals, too. The loop, whose own descriptor this was, handles them
+        # when it beats.
+        its_own = signal.set_wakeup_fd(self._guard.wakeup.fileno(), warn_on_full_buffer=False)
+        try:
+            return await main()
+        finally:
+            signal.set_wakeup_fd(its_own)
+
+    def _beat(self) -> None:
+        assert self._loop is not None
+        self._guard.beat()
+        self._loop.call_later(BEAT_S, self._beat)
 
     def _handle(self, number: int, frame: object) -> None:
         self.count += 1
         if self.count > 2:
             show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
             os.write(2, show_cursor + b"arl: interrupted\n")
-            os._exit(130)
+            _exit(130)
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._act)  # logging is not safe in a handler
 
@@ -72,3 +119,63 @@ class _Interrupts:
             log.warning("everything is being closed; once more leaves at once")
         elif self._task is not None:
             self._task.cancel()
+
+
+@contextmanager
+def _exits_refused() -> Iterator[None]:
+    """Meanwhile, `os._exit` raises `SystemExit` in this process. An environment that calls it would
+    end the run without a word, and with the exit code 0."""
+    pid = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != pid:  # a process that was forked from this one
+            _exit(status)
+        caller = sys._getframe(1)
+        where = f"{caller.f_code.co_filename}, line {caller.f_lineno}, in {caller.f_code.co_name}"
+        message = (
+            f"os._exit({status!r}) was called, which would end the whole run without a word "
+            f"({where}). An environment or an agent raises an error instead"
+        )
+        if threading.current_thread() is not threading.main_thread():
+            log.error("%s", message)  # what ends a thread is not seen
+        raise SystemExit(message)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = _exit
+
+
+def leave_in_time(code: int) -> None:
+    """From now on, this process ends with `code` once only threads of others are left that do not
+    end: Python would wait for them for ever."""
+    threading.Thread(target=_leave, args=(code,), name="leaving", daemon=True).start()
+
+
+def _leave(code: int) -> None:
+    main = threading.main_thread()
+    while not _waits_for_threads(main):
+        time.sleep(0.1)
+    time.sleep(CLOSE_S)
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        if thread.daemon or thread is main or thread.ident not in frames:
+            continue
+        where = traceback.extract_stack(frames[thread.ident])[-1]
+        text = (
+            f"arl: thread {thread.name!r} does not end, and is left alone: {where.filename}, "
+            f"line {where.lineno}, in {where.name}\n"
+        )
+        os.write(2, text.encode())
+        _exit(code)
+
+
+def _waits_for_threads(main: threading.Thread) -> bool:
+    """Whether Python is ending, and its main thread waits for the others."""
+    frame = sys._current_frames().get(main.ident or 0)
+    while frame is not None:
+        if (frame.f_code.co_filename, frame.f_code.co_name) == (threading.__file__, "_shutdown"):
+            return True
+        frame = frame.f_back
+    return False

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
 
 SAY_EVERY_S = 2.0
 FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
@@ -69,3 +71,60 @@ def now_and_then() -> Callable[[str], None]:
             print(text, file=sys.stderr, flush=True)
 
     return say
+
+
+class Answer:
+    """The one JSON object that a command with `--json` writes to its stdout."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.given = False
+
+    def give(self, text: str) -> None:
+        """Write the object, if none was written yet."""
+        if not self.given:
+            self.given = True
+            self._file.write(text + "\n")
+            self._file.flush()
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file descriptor of the stdout that is kept for the object; None in a test that has
+        put something else in the place of stdout."""
+        try:
+            return self._file.fileno()
+        except OSError:
+            return None
+
+
+_answer: Answer | None = None
+
+
+def the_answer() -> Answer | None:
+    """The object that stdout is kept for, while it is."""
+    return _answer
+
+
+@contextmanager
+def kept_for_json() -> Iterator[Answer]:
+    """Keep stdout for the object of `--json`: meanwhile, anything else written there goes to
+    stderr. Environments and agents print, and so do the libraries and programs that they use, by
+    file descriptor 1."""
+    global _answer
+    sys.stdout.flush()
+    before, file = _answer, sys.stdout
+    number = file.fileno() if file is sys.__stdout__ else None
+    if number is not None:
+        file = os.fdopen(os.dup(number), "w", encoding="utf-8")
+        os.dup2(sys.__stderr__.fileno() if sys.__stderr__ else 2, number)
+    _answer = Answer(file)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield _answer
+    finally:
+        _answer = before
+        if number is not None:
+            if sys.__stdout__:
+                sys.__stdout__.flush()
+            os.dup2(file.fileno(), number)
+            file.close()

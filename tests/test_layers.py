@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 # From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
 LINES = [
     "errors",
-    "log help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
+    "log guard",
+    "help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
     "garbage out_of_memory runs",
     "config loading gymnasium_ids json_values estimates new_file starter",
     "model schedule eval_records group_commit",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from argparse import Namespace
 
 from agentgym_rl import log
 from agentgym_rl.config import Config
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.interrupts import run_interruptible
 from agentgym_rl.stack import env_spec
 
 from .criteria import CRITERIA
@@ -28,8 +28,8 @@ def check(config: Config, args: Namespace) -> Report:
         )
     log.setup(config.logging.level)
     shown, say = not args.json, log.now_and_then()
-    report = asyncio.run(
-        check_env(
+    report = run_interruptible(
+        lambda: check_env(
             env_spec(config),
             episodes=args.episodes,
             tasks=args.tasks,

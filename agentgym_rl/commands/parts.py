@@ -3,7 +3,6 @@ themselves."""
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from argparse import Namespace
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from agentgym_rl import log
 from agentgym_rl.arguments import load_configuration
 from agentgym_rl.errors import ConfigError
+from agentgym_rl.interrupts import run_interruptible
 
 from .showing import print_json
 
@@ -73,7 +73,7 @@ def doctor(args: Namespace) -> int:
     from agentgym_rl.inspect.probe_report import probe_text
     from agentgym_rl.registry import make_sandbox
 
-    report = asyncio.run(make_sandbox(config.sandbox.id, **config.sandbox.options).probe())
+    report = run_interruptible(make_sandbox(config.sandbox.id, **config.sandbox.options).probe)
     if args.json:
         print_json({**asdict(report), "ok": report.ok})
     else:
@@ -88,7 +88,7 @@ def _examine(config: Config, *, as_json: bool) -> int:
     from agentgym_rl.inspect.probe_report import machine_text
 
     python = config.engine.python if isinstance(config.engine, VllmEngineConfig) else ""
-    probes = asyncio.run(examine(python))
+    probes = run_interruptible(lambda: examine(python))
     ok = all(probe.ok for probe in probes if probe.required)
     if as_json:
         print_json({"probes": [asdict(probe) for probe in probes], "ok": ok})

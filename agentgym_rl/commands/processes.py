@@ -76,7 +76,8 @@ def rollout(args: Namespace) -> int:
     from agentgym_rl.worker import work
 
     run_interruptible(
-        lambda: work(config, controller_url=args.controller, token=token, index=args.index)
+        lambda: work(config, controller_url=args.controller, token=token, index=args.index),
+        hang_s=config.rollout.episode_timeout_s,
     )
     return 0
 

@@ -51,7 +51,10 @@ def evaluate(args: Namespace) -> int:
     from agentgym_rl.inspect.eval_text import print_table, summary_lines
 
     with progress_of(asked[0].config, total_steps=0) as progress:
-        found = run_interruptible(lambda: evaluate_all(asked, progress, out=args.out))
+        found = run_interruptible(
+            lambda: evaluate_all(asked, progress, out=args.out),
+            hang_s=max(each.config.rollout.episode_timeout_s for each in asked),
+        )
     if len(found) > 1:
         result = compare(found)
         print_table(result)
@@ -100,7 +103,9 @@ def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
     with fork_server(config) as server:
         train = partial(kind(), resume=_folder(args), server=server)
         with progress_of(config, total_steps=config.steps) as progress, paced_collections():
-            result = run_interruptible(lambda: train(config, progress))
+            result = run_interruptible(
+                lambda: train(config, progress), hang_s=config.rollout.episode_timeout_s
+            )
     from agentgym_rl.inspect.training_text import training_text
 
     if args.json:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from agentgym_rl import log
 
@@ -42,70 +40,13 @@ def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
     return count
 
 
-class Answer:
-    """The one JSON object that a command with `--json` writes to its stdout."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self.given = False
-
-    def give(self, text: str) -> None:
-        """Write the object, if none was written yet."""
-        if not self.given:
-            self.given = True
-            self._file.write(text + "\n")
-            self._file.flush()
-
-    @property
-    def descriptor(self) -> int | None:
-        """The file descriptor of the stdout that is kept for the object; None in a test that has
-        put something else in the place of stdout."""
-        try:
-            return self._file.fileno()
-        except OSError:
-            return None
-
-
-_answer: Answer | None = None
-
-
-def the_answer() -> Answer | None:
-    """The object that stdout is kept for, while it is."""
-    return _answer
-
-
-@contextmanager
-def kept_for_json() -> Iterator[Answer]:
-    """Keep stdout for what `print_json` writes: meanwhile, anything else written there goes to
-    stderr. Environments and agents print, and so do the libraries and programs that they use, by
-    file descriptor 1."""
-    global _answer
-    sys.stdout.flush()
-    before, file = _answer, sys.stdout
-    number = file.fileno() if file is sys.__stdout__ else None
-    if number is not None:
-        file = os.fdopen(os.dup(number), "w", encoding="utf-8")
-        os.dup2(sys.__stderr__.fileno() if sys.__stderr__ else 2, number)
-    _answer = Answer(file)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield _answer
-    finally:
-        _answer = before
-        if number is not None:
-            if sys.__stdout__:
-                sys.__stdout__.flush()
-            os.dup2(file.fileno(), number)
-            file.close()
-
-
 def print_json(value: Any) -> None:
     """Print a JSON object. Where stdout is kept for it, only the first one is."""
     text = json.dumps(_finite(value), allow_nan=False)
-    if _answer is None:
+    if (answer := log.the_answer()) is None:
         print(text)
     else:
-        _answer.give(text)
+        answer.give(text)
 
 
 def _finite(value: Any) -> Any:

@@ -8,12 +8,12 @@ its own `tojson`); `transformers.apply_chat_template` is the oracle in tests.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, meta, nodes
+from jinja2 import TemplateError, meta, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -36,6 +36,23 @@ _REFUSALS = (
     RecursionError,
 )
 """What templates raise, on purpose or not, on what they were not written for."""
+MAX_TURNS = 2_000_000
+"""Turns of loops in one rendering, about a second of the event loop. A conversation of a thousand
+messages takes some ten thousand."""
+_MACRO = 5
+"""Turns that a call of a macro counts for."""
+_FEW = 100
+"""Items that are counted at once: a loop over more may be left early."""
+_MAX_DIGITS = 100_000
+"""Binary digits that a power may have."""
+_MAX_LENGTH = 100_000_000
+"""Length that a text or a list may have by multiplication."""
+_TURNS = " turns"
+"""The variable with the turns left; no template can name it."""
+
+
+class EndlessTemplate(ConfigError):
+    """A template that does not end, or not in time, with these messages."""
 
 
 class ChatTemplate:
@@ -74,7 +91,7 @@ class ChatTemplate:
         there are several, `default`, and `tool_use` when tools are offered.
 
         Raises:
-            ConfigError: the folder has no chat template, or it does not compile.
+            ConfigError: the folder has no chat template, or it does not compile, or never ends.
         """
         tokenizer_config = read_json(folder / "tokenizer_config.json")
         files = template_files(folder)
@@ -93,12 +110,20 @@ class ChatTemplate:
             )
         special_tokens = _special_tokens(tokenizer_config)
         tooled = named.get("tool_use", source)
-        return cls(
+        template = cls(
             source,
             special_tokens=special_tokens,
             response_template=tokenizer_config.get("response_template"),
             tool_use=None if tooled == source else cls(tooled, special_tokens=special_tokens),
         )
+        for each in filter(None, (template, template.tool_use)):
+            try:
+                each.render([{"role": "user", "content": "."}])
+            except EndlessTemplate:
+                raise
+            except ValueError:  # it may refuse this one
+                pass
+        return template
 
     def mentions(self, text: str) -> bool:
         """Whether a text is in the source, that of `tool_use` included."""
@@ -116,6 +141,7 @@ class ChatTemplate:
         """The conversation as text; `kwargs` are the template's own arguments.
 
         Raises:
+            EndlessTemplate: it does not end with them.
             ValueError: the template refuses these messages.
         """
         try:
@@ -127,6 +153,7 @@ class ChatTemplate:
                     "tools": tools or None,
                     "documents": None,
                     "add_generation_prompt": add_generation_prompt,
+                    _TURNS: [MAX_TURNS],
                 }
             )
         except _REFUSALS as error:
@@ -173,7 +200,26 @@ class _Generation(Extension):
 
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox, quicker at what templates do most and what is safe: keys of plain dicts, and
-    macros of their own."""
+    macros of their own. What it renders ends: turns of loops and calls are counted."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        for loop in source.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "counted turns", [], [], None, None)
+        return super()._generate(source, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            are_ints = isinstance(left, int) and isinstance(right, int)
+            if are_ints and left.bit_length() * right > _MAX_DIGITS:
+                raise TemplateError(f"{left} ** {right} is too large")
+        else:
+            for many, times in ((left, right), (right, left)):
+                is_long = isinstance(times, int) and isinstance(many, str | list | tuple)
+                if is_long and len(many) * times > _MAX_LENGTH:  # pyright: ignore
+                    raise TemplateError(f"{times} times a text or list is too long")
+        return super().call_binop(context, operator, left, right)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute not in _OF_DICTS:
@@ -184,6 +230,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        _spend(__context, _MACRO if type(__obj) is Macro else 1)
         if type(__obj) is Macro:
             kwargs.pop("_loop_vars", None)
             kwargs.pop("_block_vars", None)
@@ -199,6 +246,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["counted turns"] = _counted
+    del environment.globals["lipsum"]  # endless text, for designers
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
@@ -219,6 +268,36 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+def _spend(context: Context, turns: int) -> None:
+    """Count turns of loops, or calls.
+
+    Raises:
+        EndlessTemplate: the rendering has made too many.
+    """
+    left = context.parent[_TURNS]
+    left[0] -= turns
+    if left[0] < 0:
+        raise EndlessTemplate(
+            f"the chat template has made {MAX_TURNS:,} turns of its loops and macros for one "
+            "rendering, and seems never to end: give the model's folder a chat template that ends"
+        )
+
+
+@pass_context
+def _counted(context: Context, items: Any) -> Any:
+    """What a loop goes through, its turns counted."""
+    if isinstance(items, list | tuple | str | dict) and len(items) <= _FEW:  # pyright: ignore
+        _spend(context, len(items))  # pyright: ignore
+        return items  # pyright: ignore
+    return _counting(context, items)
+
+
+def _counting(context: Context, items: Any) -> Iterator[Any]:
+    for item in items:
+        _spend(context, 1)
+        yield item
 
 
 def _raise_exception(message: str) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, TypeVar
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError, too_slow
+from agentgym_rl.guard import Frame, place
 from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+SWALLOWED_S = 1.0
+"""Work that was cancelled has so long to end, and is left alone then."""
 
 
 class StepTimeout(EnvError, TimeoutError):
@@ -41,39 +49,56 @@ class Timeout(Wrapper):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        work = self.env.reset(seed=seed, options=options).__await__()
-        around = self._clock.enter()
+        call = self.env.reset(seed=seed, options=options)
+        work = call.__await__()
+        around, begun = self._clock.enter(), time.perf_counter()
         try:
             first = next(work)
         except StopIteration as done:
+            if time.perf_counter() - begun > self._timeout_s:
+                raise self._late("env.reset", time.perf_counter() - begun) from None
             return done.value
         else:
-            return await self._rest("env.reset", work, first)
+            return await self._rest("env.reset", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
     async def step(self, action: Message) -> Step:
-        work = self.env.step(action).__await__()
-        around = self._clock.enter()
+        call = self.env.step(action)
+        work = call.__await__()
+        around, begun = self._clock.enter(), time.perf_counter()
         try:
             first = next(work)
         except StopIteration as done:
+            if time.perf_counter() - begun > self._timeout_s:
+                raise self._late("env.step", time.perf_counter() - begun) from None
             return done.value
         else:
-            return await self._rest("env.step", work, first)
+            return await self._rest("env.step", _Rest(call, work, first))
         finally:
             self._clock.leave(around)
 
-    async def _rest(self, what: str, work: Generator[Any, Any, T], first: Any) -> T:
+    async def _rest(self, what: str, rest: _Rest) -> Any:
         limit = self._clock.limit(self._timeout_s)
         try:
             async with limit:
-                return await _Rest(work, first)
+                return await rest
         except TimeoutError as error:
             if not limit.expired():  # one of the environment's own
                 raise
-            said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
-            raise StepTimeout(f"{said} (or step_timeout_s of `make`)") from error
+            raise self._late(what) from error
+
+    def _late(self, what: str, blocked_s: float | None = None) -> StepTimeout:
+        said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
+        blocked = (
+            ""
+            if blocked_s is None
+            else (
+                f"; it held the event loop for all of its {blocked_s:.1f} s: what waits belongs "
+                'behind `await`, what computes in a SyncEnv with executor = "thread"'
+            )
+        )
+        return StepTimeout(f"{said} (or step_timeout_s of `make`){blocked}")
 
 
 async def within(timeout_s: float, call: Awaitable[T]) -> T:
@@ -84,28 +109,93 @@ async def within(timeout_s: float, call: Awaitable[T]) -> T:
     except StopIteration as done:
         return done.value
     async with asyncio.timeout(timeout_s):
-        return await _Rest(work, first)
+        return await _Rest(call, work, first)
+
+
+async def letting_go(call: Awaitable[T]) -> T:
+    """What `call` gives. Where this task is cancelled and `call` has not ended `SWALLOWED_S` later,
+    it is left alone: code that is not ours may swallow cancellations."""
+    work = call.__await__()
+    try:
+        first = next(work)
+    except StopIteration as done:
+        return done.value
+    return await _Rest(call, work, first)
 
 
 class _Rest:
     """Awaits the rest of a piece of work that waits for `first` already."""
 
-    def __init__(self, work: Generator[Any, Any, T], first: Any) -> None:
+    def __init__(self, call: object, work: Generator[Any, Any, Any], first: Any) -> None:
+        self._call = call
         self._work = work
         self._first = first
+        self._task = asyncio.current_task()
+        self._reminder: asyncio.TimerHandle | None = None
+        """Once it is cancelled: the second cancellation to come."""
+        self._reminded = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
         item = self._first
-        while True:
-            try:
+        try:
+            while True:
                 try:
-                    sent = yield item
-                except GeneratorExit:
-                    self._work.close()
-                    raise
-                except BaseException as error:
-                    item = self._work.throw(error)
-                else:
-                    item = self._work.send(sent)
-            except StopIteration as done:
-                return done.value
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        self._work.close()
+                        raise
+                    except BaseException as error:
+                        if self._reminded:
+                            self._leave()
+                            raise
+                        if isinstance(error, asyncio.CancelledError) and not self._reminder:
+                            loop = asyncio.get_running_loop()
+                            self._reminder = loop.call_later(SWALLOWED_S, self._remind)
+                        item = self._work.throw(error)
+                    else:
+                        item = self._work.send(sent)
+                except StopIteration as done:
+                    return done.value
+        finally:
+            if self._reminder:
+                self._reminder.cancel()
+            if self._reminded and self._task:
+                self._task.uncancel()
+
+    def _remind(self) -> None:
+        """Cancel the task once more, to be back in its code."""
+        if self._task:
+            self._reminded = True
+            self._task.cancel()
+
+    def _leave(self) -> None:
+        """Await the work no longer."""
+        log.warning(
+            "cancelled, and not ended %g s later: %s is left alone. Code that catches "
+            "asyncio.CancelledError must raise it again",
+            SWALLOWED_S,
+            _place(self._call),
+        )
+        try:
+            self._work.close()
+        except BaseException as error:  # not ours, and nobody waits for it any more
+            log.debug("what was left alone raised %r", error)
+            _LEFT.append(self._work)
+
+
+_LEFT: list[Generator[Any, Any, Any]] = []
+"""Work that does not even end when it is closed; kept, as Python would close it again."""
+
+
+def _place(work: Any) -> str:
+    """Where some work is suspended: its innermost coroutine that is not of a library."""
+    frames: list[Frame] = []
+    while work is not None:
+        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
+        if frame is not None:
+            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
+        if work is None and frame and isinstance(inner := frame.f_locals.get("self"), _Rest):
+            work = inner._call
+    return place(frames[::-1]) if frames else "it"

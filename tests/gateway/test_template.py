@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from agentgym_rl.errors import ConfigError
 from agentgym_rl.gateway.chat import ChatFormat, Detokenizer
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template import ChatTemplate
+from agentgym_rl.gateway.template import ChatTemplate, EndlessTemplate
 from agentgym_rl.model import BUNDLED, tokenizer_hash
 
 EXOTIC = """\
@@ -315,3 +315,32 @@ def test_template_arguments_that_are_new_are_probed_off_the_loop(stage, words):
     assert chat.is_probed({"mode": "m"})
     on_loop = chat.threads.count(threading.get_ident())
     assert on_loop <= 2 < probes // 2 < len(chat.threads) - on_loop
+
+
+@pytest.mark.slow
+def test_a_template_that_does_not_end_is_refused(tmp_path):
+    endless = {
+        "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "macros": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}"
+        "{{ f(60) }}",
+    }
+    for source in endless.values():
+        (tmp_path / "chat_template.jinja").write_text(source)
+        with pytest.raises(EndlessTemplate, match="seems never to end"):
+            ChatTemplate.load(tmp_path)
+    for large in ("{{ 'a' * 10**10 }}", "{{ 9 ** (9 ** 9) }}", "{{ lipsum(n=10**9) }}"):
+        with pytest.raises(ValueError, match="the chat template refuses"):
+            ChatTemplate(large, special_tokens={}).render([])
+
+
+def test_counted_loops_render_as_any():
+    source = (
+        "{% for i in range(99999) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+        "{% for m in messages if m.content %}{{ loop.index }}/{{ loop.length }}"
+        "{{ loop.last }}{% else %}none{% endfor %}{% for x in missing %}{% endfor %}"
+        "{% for i in range(101) %}{% if loop.last %}{{ loop.revindex }}{% endif %}{% endfor %}"
+        "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{{ 2 * 3 }}{{ 'ab' * 2 }}"
+    )
+    messages = [{"role": "user", "content": text} for text in ("x", "", "y")]
+    rendered = ChatTemplate(source, special_tokens={}).render(messages)
+    assert rendered == "011/2False2/2True1a16abab"

@@ -1,0 +1,319 @@
+"""A small process beside `arl` that says what holds it, and ends it where it cannot end itself.
+
+Environments, agents and chat templates run on the event loop of `arl`. One that never gives it back
+stops everything, and one that computes in C keeps even Python's signal handlers from running. So
+another process looks whether the loop still turns:
+
+    arl ─ a counter that the loop moves, and the signals that came ─► guard
+        ◄─ SIGUSR2: where is each thread (faulthandler needs no interpreter for it), SIGKILL ─
+
+This file is both sides: `Guard` is that of `arl`, `main` that of the guard, which imports nothing
+else of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import select
+import signal
+import struct
+import sys
+import time
+from typing import NamedTuple
+
+BEAT_S = 0.1
+"""The loop moves its counter so often."""
+LOOK_S = 0.25
+NAMED_S = 5.0
+"""What holds the loop for so long is named, if it is an environment, an agent or a template."""
+NAMED_ANYWAY_S = 30.0
+"""And whatever else it is: some of our own work, like reading a large model, takes a while."""
+END_S = 8.0
+"""An interrupted process whose loop stands still has so long to end by itself."""
+LEAST_HANG_S = 60.0
+_TRACE_S = 2.0
+_RUNS, _ENDED = 1, 2
+_STATE = struct.Struct("QB")
+"""Beats, and the phase."""
+
+
+class _Order(NamedTuple):
+    """What the guard is told."""
+
+    pid: int
+    thread: int
+    """The identity of the main thread."""
+    state: int
+    """The file descriptor of `_STATE`."""
+    trace: int
+    """The file descriptor that `faulthandler` writes to."""
+    signals: int
+    """The file descriptor that the kernel writes signals to."""
+    answer: int
+    """The descriptor where the JSON object of `--json` belongs; -1: nowhere."""
+    hang_s: float
+    """A loop that an environment, agent or template holds for so long is given up."""
+
+
+class Guard:
+    """Guards this process while it is open; see above.
+
+    Args:
+        hang_s: The loop may be held for so long (60 s at least) before the process is ended.
+        answer: The file descriptor that a JSON object is owed to, or None.
+    """
+
+    def __init__(self, *, hang_s: float, answer: int | None = None) -> None:
+        self._hang_s = max(hang_s, LEAST_HANG_S)
+        self._answer = answer
+        self._beats = 0
+        self._phase = 0
+
+    def __enter__(self) -> Guard:
+        import faulthandler
+        import socket
+        import subprocess
+        import tempfile
+        import threading
+
+        self._file, self._trace = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self._file.truncate(_STATE.size)
+        self._state = mmap.mmap(self._file.fileno(), _STATE.size)
+        self.wakeup, self._signals = socket.socketpair()
+        self.wakeup.setblocking(False)
+        faulthandler.register(signal.SIGUSR2, file=self._trace, all_threads=True)
+        order = _Order(
+            os.getpid(),
+            threading.get_ident(),
+            self._file.fileno(),
+            self._trace.fileno(),
+            self._signals.fileno(),
+            -1 if self._answer is None else self._answer,
+            self._hang_s,
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, json.dumps(order._asdict())],
+            pass_fds=[
+                fd for fd in (order.state, order.trace, order.signals, order.answer) if fd > 0
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import faulthandler
+
+        self._write(_ENDED)
+        self._process.kill()
+        self._process.wait()
+        faulthandler.unregister(signal.SIGUSR2)
+        self.wakeup.close()
+        self._signals.close()
+        self._state.close()
+        self._file.close()
+        self._trace.close()
+
+    def beat(self) -> None:
+        """Show that the loop turns."""
+        self._beats += 1
+        self._write(_RUNS)
+
+    def _write(self, phase: int) -> None:
+        self._state[:] = _STATE.pack(self._beats, phase)
+
+
+# ------------------------------------------------------------------ the guard's own side
+Frame = tuple[str, int, str]
+"""File, line and function."""
+_ENV_HINT = (
+    "What waits belongs behind `await` (asyncio.sleep, asyncio.to_thread, an async client), what "
+    'computes in a SyncEnv with executor = "thread", or, where it may hang, in a process of its own'
+)
+_AGENT_HINT = (
+    "What waits belongs behind `await` (asyncio.sleep, asyncio.to_thread, an async client); an "
+    "agent that blocks can be a program of its own (arl list: command)"
+)
+_TEMPLATE_HINT = "Give the model's folder a chat template whose loops end"
+_HOLDERS: tuple[tuple[str, str, str, str], ...] = (
+    (r"gateway/template\.py$", r"render", "the chat template", _TEMPLATE_HINT),
+    (r"agentgym_rl/episode\.py$", r"start|step|close|play", "the environment", _ENV_HINT),
+    (r"agentgym_rl/episode\.py$", r"_run|_play", "the agent", _AGENT_HINT),
+    (
+        r"agentgym_rl/(sync_env|wrappers/timeout|specs|check/spy)\.py$",
+        r".*",
+        *("the environment", _ENV_HINT),
+    ),
+    (
+        r"agentgym_rl/(registry|loading)\.py$",
+        r".*",
+        "the module of an environment or agent",
+        *("Importing a module, and making what is in it, must not wait",),
+    ),
+)
+"""Functions of ours that call what is not ours: pattern of the file, of the function, who it is
+that they call, and what to do about it."""
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_THREAD = re.compile(r"^(?:Current t|T)hread 0x([0-9a-f]+)")
+
+
+def threads_of(dump: str) -> dict[int, list[Frame]]:
+    """The frames of each thread, innermost first, that `faulthandler` has written."""
+    found: dict[int, list[Frame]] = {}
+    frames: list[Frame] = []
+    for line in dump.splitlines():
+        if thread := _THREAD.match(line):
+            frames = found[int(thread[1], 16)] = []
+        elif frame := _FRAME.match(line):
+            frames.append((frame[1], int(frame[2]), frame[3]))
+    return found
+
+
+def holder_of(frames: list[Frame]) -> tuple[str, str] | None:
+    """Who runs in these frames, with its place, and what to do about it; None: only ours do."""
+    for number, (file, _, name) in enumerate(frames):
+        for of_file, of_name, who, hint in _HOLDERS:
+            if number and re.search(of_file, file) and re.fullmatch(of_name, name):
+                return f"{who}, {place(frames[:number])},", hint
+    return None
+
+
+def place(frames: list[Frame]) -> str:
+    """The innermost frame that is not of Python's library or of an installed package."""
+    theirs = [f for f in frames if not re.search(r"site-packages|/lib/python3|^<frozen", f[0])]
+    file, line, name = (theirs or frames)[0]
+    return f"{file}, line {line}, in {name}"
+
+
+class _Watch:
+    """The guard at work."""
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._state = mmap.mmap(order.state, _STATE.size, prot=mmap.PROT_READ)
+        self._beats = -1
+        self._still = 0
+        """Looks in a row that found the counter where it was."""
+        self._looks = self._still_looks = 0
+        """Looks since the process was interrupted, and those that found the counter so."""
+        self._interrupted = False
+        self._named: set[str] = set()
+        self._last_words = ""
+
+    def run(self) -> None:
+        """Look until the process is gone."""
+        while os.getppid() == self._order.pid:
+            time.sleep(LOOK_S)
+            self._hear()
+            beats, phase = _STATE.unpack(self._state[:])
+            if phase != _RUNS or self._stopped():
+                self._still, self._beats = 0, beats
+                continue
+            self._still = self._still + 1 if beats == self._beats else 0
+            self._beats = beats
+            if self._interrupted:
+                self._looks += 1
+                self._still_looks += bool(self._still)
+            self._act(self._still * LOOK_S)
+        self._part()
+
+    def _hear(self) -> None:
+        """Whether the process was interrupted: the kernel writes each signal down, though nobody in
+        the process may have the time to handle it."""
+        while select.select([self._order.signals], [], [], 0)[0]:
+            if not (numbers := os.read(self._order.signals, 64)):
+                return
+            if {signal.SIGINT, signal.SIGTERM} & set(numbers):
+                self._interrupted = True
+
+    def _stopped(self) -> bool:
+        """Whether somebody has stopped the process, or traces it: then it is not held."""
+        try:
+            with open(f"/proc/{self._order.pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
+
+    def _act(self, still_s: float) -> None:
+        """Name what holds the loop, and end the process if that is due."""
+        late = self._looks * LOOK_S >= END_S and 2 * self._still_looks >= self._looks
+        given_up = still_s >= self._order.hang_s
+        if not late and not given_up and (not still_s or still_s % NAMED_S):
+            return
+        who, hint, is_known = self._holder()
+        if late:
+            self._end(f"interrupted, and ended by force: {who} did not let it end. {hint}")
+        elif given_up and is_known:
+            self._end(
+                f"given up: {who} has held the event loop for {still_s:.0f} s, so that nothing "
+                f"else could happen. {hint}"
+            )
+        elif who not in self._named and (is_known or still_s >= NAMED_ANYWAY_S):
+            self._named.add(who)
+            _say(
+                f"{who} has held the event loop for {still_s:.0f} s: meanwhile no episode, no "
+                f"reply and no deadline goes on. {hint}"
+            )
+
+    def _holder(self) -> tuple[str, str, bool]:
+        """Who holds the loop, what to do, and whether it is somebody that we know."""
+        threads = threads_of(self._dump())
+        main = threads.pop(self._order.thread, [])
+        for frames in (main, *threads.values()):
+            if found := holder_of(frames):
+                return *found, True
+        return (place(main) if main else "something in C"), "", False
+
+    def _dump(self) -> str:
+        before = os.fstat(self._order.trace).st_size
+        os.kill(self._order.pid, signal.SIGUSR2)
+        size, end = before, time.monotonic() + _TRACE_S
+        while time.monotonic() < end:
+            time.sleep(0.1)
+            size, last = os.fstat(self._order.trace).st_size, size
+            if size > before and size == last:
+                break
+        return os.pread(self._order.trace, size - before, before).decode(errors="replace")
+
+    def _end(self, why: str) -> None:
+        self._last_words = why
+        _say(f"{why}. What was logged is kept: a run goes on with `arl train --resume`")
+        os.kill(self._order.pid, signal.SIGKILL)
+        time.sleep(LOOK_S)
+
+    def _part(self) -> None:
+        """Say what can be said where the process cannot any more."""
+        _, phase = _STATE.unpack(self._state[:])
+        if phase != _RUNS:
+            return
+        kind, why = "ArlError", self._last_words
+        if not why and self._interrupted:
+            kind, why = "KeyboardInterrupt", "interrupted"
+        elif not why:
+            why = (
+                "ended without a word: it was killed (by the kernel, where memory ran out), or "
+                "something that it ran ended the process"
+            )
+            _say(why)
+        if self._order.answer >= 0:
+            text = json.dumps({"error": {"type": kind, "message": why}})
+            os.write(self._order.answer, f"{text}\n".encode())
+
+
+def _say(text: str) -> None:
+    os.write(2, f"arl: {text}\n".encode())
+
+
+def main() -> None:
+    """Guard the process that has started this one."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _Watch(_Order(**json.loads(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A program of the tests: an environment's step that misbehaves, run as `arl` runs episodes.
+
+python tests/held.py WAY
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+
+from agentgym_rl import Env, Step, log
+from agentgym_rl.interrupts import leave_in_time, run_interruptible
+from agentgym_rl.wrappers import Timeout, letting_go
+
+
+async def swallow():
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+async def refuse_to_close():
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.sleep(3600)
+
+
+def spin():
+    while True:
+        pass
+
+
+class Held(Env):
+    """Every `step` goes the way that the command line says."""
+
+    async def reset(self, *, seed=None, options=None):
+        return [{"role": "user", "content": "go"}], {}
+
+    async def step(self, action):
+        match sys.argv[1]:
+            case "sleeps":
+                time.sleep(3600)  # noqa: ASYNC251
+            case "spins":
+                spin()
+            case "computes in C":
+                (1 << 10**9) % 7**10_000_000
+            case "sleeps again and again":
+                while True:
+                    time.sleep(1)  # noqa: ASYNC251
+                    await asyncio.sleep(0)
+            case "swallows":
+                await swallow()
+            case "refuses to close":
+                await refuse_to_close()
+            case "leaves a task":
+                self.task = asyncio.get_running_loop().create_task(swallow())
+                await asyncio.sleep(3600)
+            case "blocks a thread":
+                await asyncio.to_thread(time.sleep, 3600)
+            case "exits":
+                os._exit(0)
+        return Step([], 0.0, terminated=True, truncated=False, info={})
+
+
+async def main():
+    env = Timeout(Held(), 3600.0)
+    await env.reset()
+    print("begun", flush=True)
+    await letting_go(env.step({"role": "assistant", "content": ""}))
+
+
+if __name__ == "__main__":
+    log.setup()
+    code = 0
+    try:
+        run_interruptible(main)
+    except KeyboardInterrupt:
+        code = 130
+    leave_in_time(code)
+    sys.exit(code)
