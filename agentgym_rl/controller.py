@@ -83,7 +83,7 @@ class Controller:
         self._leased: dict[int, list[BatchShard]] = {}
         self._pending: dict[int, dict[str, float]] = {}
         self._groups: dict[int, Sequence[Group]] = {}
-        """Of the batch that ranks have."""
+        """Those of the batch that ranks have, by its step."""
         self._said_nothing_taught = False
         self._turn = asyncio.Lock()
         """Held while a batch is leased, a report recorded, or the ranks are replaced."""
@@ -127,7 +127,7 @@ class Controller:
             self._failure.set_exception(error)
 
     def warn(self, text: str) -> None:
-        """A rank has something to say that whoever runs the run should see."""
+        """Say on the console what a rank has found."""
         log.warning("%s", text)
 
     async def watch(self) -> None:

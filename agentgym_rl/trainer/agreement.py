@@ -78,7 +78,7 @@ class Agreement:
         return f"{text} This is said once (trainer.mismatch_warn={self._warn:g})"
 
     def _diagnosis(self, tokens: ShardTokens, proximal: Tensor, fresh: Tensor) -> str:
-        """Say who is wrong, by a plain forward of the row on which trainer and engine disagree
+        """Return who is wrong, by a plain forward of the row on which trainer and engine disagree
         most."""
         worst = max(self._policy.world.gather(self._worst(tokens, proximal, fresh)))
         clear = worst.trainer_engine / 4
@@ -107,7 +107,7 @@ class Agreement:
 
     @torch.no_grad()
     def _worst(self, tokens: ShardTokens, proximal: Tensor, fresh: Tensor) -> _Worst:
-        """Of this rank; collective."""
+        """Return what is known of the worst row of this rank; collective."""
         rows = tokens.row_index[fresh]
         with self._policy.unpacked():
             if not len(rows):

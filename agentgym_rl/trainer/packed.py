@@ -118,8 +118,8 @@ class PackedModel:
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Compute as transformers would, meanwhile: what packing is held against. What is packed
-        is a single row."""
+        """Compute as transformers would, meanwhile: what packing is held against. A pack must then
+        be of a single row."""
         chosen, self._attention = self._attention, self._own_attention
         self.model.set_attn_implementation(self._own_attention)
         try:
@@ -267,6 +267,7 @@ _SPAN_NAMES = re.compile(
 )
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What models call the longest row that they can compute."""
+_NO_LENGTH = 2**31
 _MOST_PROBED = 32
 """Tokens of a row whose logits are compared."""
 
@@ -282,16 +283,17 @@ def _local_spans(config: Mapping[str, Any]) -> set[int]:
             spans |= _local_spans(value)
         elif _SPAN_NAMES.search(str(name)):
             values = value if isinstance(value, list | tuple) else [value]
-            spans |= {int(it) for it in values if type(it) in (int, float) and it > 1}
+            spans |= {int(it) for it in values if type(it) in (int, float) and 1 < it < _NO_LENGTH}
     return spans
 
 
 def _long_row(length: int, vocab_size: int) -> tuple[int, ...]:
+    """Return a row of varied tokens."""
     return tuple(3 + i * i % min(vocab_size - 3, 91) for i in range(length))
 
 
 def _probed(rows: Sequence[Sequence[int]]) -> PackedRows:
-    """The rows packed; of long ones only the last tokens and some before are looked at."""
+    """Return the rows packed; of long ones only the last tokens and some before are looked at."""
     packed = _packed(rows)
     kept: list[int] = []
     start = 0
