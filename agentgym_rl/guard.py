@@ -202,7 +202,8 @@ class _Watch:
         """Looks since the process was interrupted, and those that found the counter so."""
         self._interrupted = False
         self._named: set[str] = set()
-        self._last_words = ""
+        self._ended = False
+        """Whether this guard has ended the process, or has said that it is gone."""
 
     def run(self) -> None:
         """Look until the process is gone."""
@@ -280,7 +281,7 @@ class _Watch:
         return os.pread(self._order.trace, size - before, before).decode(errors="replace")
 
     def _end(self, why: str) -> None:
-        self._last_words = why
+        self._owe_nothing("ArlError", why)  # before it is gone: who waits for it reads then
         _say(f"{why}. What was logged is kept: a run goes on with `arl train --resume`")
         os.kill(self._order.pid, signal.SIGKILL)
         time.sleep(LOOK_S)
@@ -290,18 +291,22 @@ class _Watch:
         _, phase = _STATE.unpack(self._state[:])
         if phase != _RUNS:
             return
-        kind, why = "ArlError", self._last_words
-        if not why and self._interrupted:
-            kind, why = "KeyboardInterrupt", "interrupted"
-        elif not why:
+        if self._interrupted:
+            self._owe_nothing("KeyboardInterrupt", "interrupted")
+        elif not self._ended:
             why = (
                 "ended without a word: it was killed (by the kernel, where memory ran out), or "
                 "something that it ran ended the process"
             )
             _say(why)
-        if self._order.answer >= 0:
-            text = json.dumps({"error": {"type": kind, "message": why}})
+            self._owe_nothing("ArlError", why)
+
+    def _owe_nothing(self, kind: str, message: str) -> None:
+        """Write the JSON object that is owed, if one is, and none was written yet."""
+        if self._order.answer >= 0 and not self._ended:
+            text = json.dumps({"error": {"type": kind, "message": message}})
             os.write(self._order.answer, f"{text}\n".encode())
+        self._ended = True
 
 
 def _say(text: str) -> None:

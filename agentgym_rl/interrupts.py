@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from .guard import BEAT_S, Guard
@@ -98,7 +98,8 @@ class _Interrupts:
         try:
             return await main()
         finally:
-            signal.set_wakeup_fd(its_own)
+            with suppress(OSError, ValueError):  # closed, where SystemExit has ended the loop
+                signal.set_wakeup_fd(its_own)
 
     def _beat(self) -> None:
         assert self._loop is not None

@@ -133,3 +133,25 @@ def test_json_is_one_object_and_nothing_else(tmp_path, reset):
     assert "by a program" in done.stderr
     assert done.returncode in (0, 1)
     assert done.returncode == 1 or reset == "pass"
+
+
+@pytest.mark.slow
+def test_json_is_one_object_where_the_run_is_ended_by_force(tmp_path):
+    (tmp_path / "loud.py").write_text(_LOUD.format(reset="os.read(os.pipe()[0], 1)"))
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("w") as to, err.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentgym_rl", "check", "loud:Loud", "--json"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(Path(held.__file__).parents[1])},
+            stdout=to,
+            stderr=errors,
+        )
+        end = time.monotonic() + 60
+        while "by a program" not in err.read_text() and time.monotonic() < end:
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    error = json.loads(out.read_text())["error"]
+    assert "interrupted, and ended by force: the environment" in error["message"]
+    assert "loud.py" in error["message"]
