@@ -1,14 +1,17 @@
 """Typed verdicts: what is a reward of 0, and what is none at all."""
 
 import asyncio
+import json
 from dataclasses import dataclass
 
 import pytest
 from arl_envs.math.checker import Judgement, Quiz, judge, judge_quickly
+from arl_envs.math.final import final_answer
 from arl_envs.math.symbolic.literal import Undecided
 
 from agentgym_rl.errors import EnvError, InfraError
 from agentgym_rl.verifier import Called, Status, VerifierPool
+from tests.conftest import shared_data
 
 NEEDS_ALGEBRA = (r"\boxed{\sin 2x}", Quiz(r"2\sin x\cos x"))
 HANGS = (r"\boxed{(x^2+2x+1)^{2500}}", Quiz("(x+1)^{5000}"))
@@ -91,6 +94,31 @@ HUGE += [r"(1+i)\cdot 17e307x"]
 def test_huge_answers_are_judged_at_once(gold: str, box: str) -> None:
     said = judge_quickly(rf"\boxed{{{box}}}", Quiz(gold)).verdict
     assert said in ("wrong", "unparseable")
+
+
+@pytest.mark.timeout(10)
+def test_finding_the_answer_takes_a_time_linear_in_the_text() -> None:
+    spaces, newlines = " " * 50_000, "\n" * 50_000
+    for text in (f"answer{spaces}", f"the{spaces}answer is", f"\\boxed{spaces}", newlines,
+                 "\\boxed " * 5000, "Answer:" * 5000, "the answer is" * 400, "**Answer**\n" * 3000,
+                 "\\boxed{3} and " * 3000, "*" * 20_000, f"#### {spaces}"):  # fmt: skip
+        final_answer(text, "anchored")
+
+
+@pytest.mark.slow
+def test_gsm8k_is_paid_by_its_own_answers_and_by_no_others() -> None:
+    unpaid, paid = list[str](), list[str]()
+    for line in (shared_data() / "gsm8k" / "test.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        gold = row["answer"].rpartition("####")[2].strip()
+        quiz, other = Quiz(gold, row["question"]), int(gold.replace(",", "")) + 1
+        for text in (rf"\boxed{{{gold}}}", rf"$\fbox{{{gold}}}$"):
+            unpaid += [gold] if judge_quickly(text, quiz).verdict != "ok" else []
+        for text in (rf"\boxed{{{other}}}", rf"\boxed{{{gold}\text{{ thousand}}}}"):
+            asked = text.endswith("thousand}}") and "thousand" in row["question"]
+            wrong = judge_quickly(text, quiz).verdict == "ok" and not asked
+            paid += [row["question"]] if wrong else []
+    assert (unpaid, paid) == ([], [])
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from tests.exhaustive import EXHAUSTIVE
 
 CASES = labelled()
 JUDGED = [case for i, case in enumerate(CASES) if case.hack or i % 2 == 0 or EXHAUSTIVE]
-LEAST_F1 = 0.965
-"""Measured: 0.973."""
+LEAST_F1 = 0.985
+"""Measured: 0.991."""
 
 
 async def _verdicts() -> list[str]:

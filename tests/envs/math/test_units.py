@@ -1,7 +1,7 @@
 """Units: which there are, which are variables, and which a question asks for."""
 
 import pytest
-from arl_envs.math.symbolic.asked import asks_for, may_be_unsaid
+from arl_envs.math.symbolic.asked import asks_for, may_be_said, may_be_unsaid
 from arl_envs.math.symbolic.spoken import marked
 from arl_envs.math.symbolic.units import canonical, split_unit
 
@@ -61,6 +61,9 @@ def test_in_doubt_letters_are_variables(text: str) -> None:
         ("12 m", "A rope of 20 meters is cut.", "", r"12\text{ m}"),
         ("12 m", "A rope of $m$ meters is cut.", "", "12 m"),
         ("7 apples", "How many apples are left?", "", r"7\text{ apples}"),
+        ("7 apples", "", "7", r"7\text{ apples}"),
+        ("7 xyz", "", "7", "7 xyz"),
+        ("7 apples", "", "7x", "7 apples"),
         ("5km", "Boxes of $k$ pens, $m$ of them, over 5 km.", "", "5km"),
         ("3:30 p.m.", "", "", r"3:30\text{ p.m.}"),
     ],
@@ -91,6 +94,23 @@ def test_bare_units_are_told_by_the_question(
 def test_what_a_question_asks_for(question: str, asked: str, not_asked: str) -> None:
     assert asks_for(question, asked)
     assert not asks_for(question, not_asked)
+
+
+def test_a_question_that_asks_for_nothing_else_leaves_units_open() -> None:
+    clips = "She sold clips to 48 friends. How many did she sell altogether?"
+    open_ = [("", "dollar"), ("", "clip"), ("What is the total?", "euro"), (clips, "clip")]
+    assert [case for case in open_ if not may_be_said(*case)] == []
+    taken = [
+        ("What is the total?", "percent"),
+        ("What is the total?", "dozen clips"),
+        ("How many eggs are there?", "duck"),
+        ("If $5x=25$, what is $x$?", "dollar"),
+        ("What is 37 * 91?", "apple"),
+        ("It costs $5. How much is it?", "euro"),
+        ("How far is it from home?", "apple"),
+        ("A rope of 5 meters is cut. What is left?", "cm"),
+    ]
+    assert [case for case in taken if may_be_said(*case)] == []
 
 
 def test_percents_and_dozens_do_not_go_without_saying() -> None:

@@ -2,7 +2,9 @@
 
     notation.py     one spelling of what can be spelled in many ways
     tokens.py parser.py expression.py     an expression as a tree, as written; latex.py, back again
-    reading.py relations.py units.py shapes.py      an answer: number, set, interval, matrix, ...
+    reading.py relations.py shapes.py      an answer: number, set, interval, matrix, ...
+    matrices.py sets.py names.py letters.py      kinds of answers with rules of their own
+    asked.py spoken.py units.py      what a question asks for, and what stands behind numbers
     leftover.py     what is left to be worked out in it      numeric.py     its value in floats
     matching.py     shape by shape      literal.py     leaves, in microseconds
     algebra.py      leaves, by algebra, in a process that can be killed: numbers by exact.py,

@@ -108,7 +108,7 @@ def may_be_said(question: str, unit: str) -> bool:
     if unit in _CHANGES or words & (_MAGNITUDES | {singular(word) for word in _NO_NOUNS}):
         return False
     asked, said = _asked(question), said_in(question)
-    if asked.counted or asked.unit or _KINDS.search(asked.wanted) or _NO_UNIT.search(asked.wanted):
+    if asked.named or asked.unit or _KINDS.search(asked.wanted) or _NO_UNIT.search(asked.wanted):
         return False
     if said.variables or _PERCENT.search(asked.text) or _FORMULA.search(asked.wanted):
         return False
@@ -179,6 +179,8 @@ class _Asked:
     """It is how many there are of something."""
     counted: frozenset[str]
     """Of what, in every way it may be said."""
+    named: frozenset[str]
+    """The same, without what the question counts elsewhere: "How many stay?" names nothing."""
     unit: str
     """The last unit that is named: in hours, to the nearest mile."""
 
@@ -194,10 +196,11 @@ def _asked(question: str) -> _Asked:
     wanted = text[last.start() :].lstrip(" ,.;:?!") if last else text
     counts = bool(last and last["count"])
     counted = _counted(text[last.end() :], question) if last and counts else frozenset[str]()
+    said = _counted(text[last.end() :], "") if last and counts else frozenset[str]()
     named = [_measure(_tokens(text[match.end() :]), 0)[0] for match in _NAMED_IN.finditer(text)]
     named += [known(match[1]) for match in _NEAREST.finditer(text)]
     unit = next((one for one in reversed(named) if one), "")
-    return _Asked(text, wanted, counts, counted, unit)
+    return _Asked(text, wanted, counts, counted, said, unit)
 
 
 def _tokens(text: str) -> list[str]:
