@@ -149,8 +149,8 @@ def _counter(*args: Any, **named: Any) -> collections.Counter[Any]:
 
 
 _COMPUTES = """
-    abs all any ascii bin bool chr complex divmod float hex isinstance len max min oct ord repr round
-    slice sorted str int
+    abs all any ascii bin bool chr complex divmod float hex isinstance len max min oct ord repr
+    round slice sorted str int
 """
 BUILTINS: dict[str, Any] = {name: getattr(builtins, name) for name in _COMPUTES.split()} | {
     "bytes": _bounded(bytes, MAX_ITEMS),

@@ -1,8 +1,8 @@
 """A small part of Python, computed without being executed: constants, loops, helper functions.
 
 Assertions of data sets say with it what goes into a call and what is right. What the function
-under test returns is not known then: it is `Open`, and so is all that depends on it. What is asserted
-of it is kept as an expression, which `view_of` computes once the answer is there.
+under test returns is not known then: it is `Open`, and so is all that depends on it. What is
+asserted of it is kept as an expression, which `view_of` computes once the answer is there.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Built = namedtuple("Built", "source args attributes")
 evaluated there; then called with `args`, unless they are None; then given `attributes`."""
 Keyword = namedtuple("Keyword", "name value")
 """An argument that is given by its name."""
-Built.__repr__ = lambda b: b.source + ("" if b.args is None else f"({repr(b.args)[1:-1]})")
-Keyword.__repr__ = lambda k: f"{k.name}={k.value!r}"
+Built.__repr__ = lambda self: self.source + (f"({repr(self.args)[1:-1]})" if self.args else "")
+Keyword.__repr__ = lambda self: f"{self.name}={self.value!r}"
 
 CONTAINERS = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", deque: "deque"}
 MAPPINGS = {Counter: "counter", OrderedDict: "ordered", dict: "dict"}
