@@ -24,7 +24,7 @@ from agentgym_rl.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Sta
 
 from . import driver
 from .blame import CREATE_TIMEOUT_S, blame
-from .calculator import view_of
+from .calculator.statements import view_of
 from .compare import equal, same_text, same_value, value_of
 from .driver import encode
 from .problem import CallTest, Problem, Test, TextTest
@@ -239,13 +239,20 @@ def order_of(problem: Problem, source: str) -> list[int]:
     rng = random.Random(hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest())
     num_groups = max(1, total // MIN_SHUFFLED)
     starts = [total * number // num_groups for number in range(num_groups + 1)]
-    for _ in range(100):  # about every third one will do
-        order: list[int] = []
-        for start, end in itertools.pairwise(starts):
-            order += rng.sample(range(start, end), end - start)
-        if all(after != before + 1 for before, after in itertools.pairwise(order)):
+    order: list[int] = []
+    for start, end in itertools.pairwise(starts):
+        order += _shuffled(rng, range(start, end), after=order[-1:])
+    return order
+
+
+def _shuffled(rng: random.Random, tests: Sequence[int], *, after: list[int]) -> list[int]:
+    """Return a group in an order in which no test follows its predecessor, the group before's last
+    one included. About every third order will do; of few tests perhaps none but the reverse."""
+    for _ in range(100):
+        order = rng.sample(tests, len(tests))
+        if all(b != a + 1 for a, b in itertools.pairwise([*after, *order])):
             return order
-    return list(reversed(range(total)))
+    return list(reversed(tests))
 
 
 def trivial_passes(problem: Problem) -> int:

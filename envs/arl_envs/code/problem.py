@@ -44,7 +44,7 @@ class CallTest:
     """Of floats that are wanted."""
     view: str = ""
     """What of the value is compared: functions, and an expression of `answer`, that the grader
-    computes (`calculator.py`); "": the value itself."""
+    computes (`calculator`); "": the value itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from agentgym_rl.data import RowRefused
-from arl_envs.code.calculator import ANSWER, Open
+from arl_envs.code.calculator.values import ANSWER, Open
 from arl_envs.code.problem import EXACT, CallTest
 
 from .tolerance import ROUNDING, rounding_of, tolerance_of

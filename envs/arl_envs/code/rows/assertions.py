@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from itertools import chain
 
 from agentgym_rl.data import RowRefused
-from arl_envs.code.allowed import BUILTINS, Refused
-from arl_envs.code.calculator import ENTRY, Calculator, Class, Open, approximate, show
+from arl_envs.code.calculator.allowed import BUILTINS, Refused
+from arl_envs.code.calculator.statements import Calculator
+from arl_envs.code.calculator.values import ENTRY, Class, Open, approximate, show
 from arl_envs.code.problem import CallTest
 
 from .assertion import test_of, test_of_pair

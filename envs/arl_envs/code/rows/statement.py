@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from arl_envs.code.calculator import ANSWER
+from arl_envs.code.calculator.values import ANSWER
 from arl_envs.code.problem import CallTest, TextTest
 
 from .draft import Draft
