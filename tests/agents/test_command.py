@@ -387,11 +387,10 @@ def test_a_failed_engine_is_no_reward_even_where_the_program_goes_on(scripted):
     assert played.outcome is Outcome.INFRA_ERROR
 
 
-def test_a_program_that_fails_of_the_context_length_is_truncated(scripted):
-    played = scripted.play(
-        python(ASK + "urllib.request.urlopen(request)", env=["LONG=1"]), [], env=Adding
-    )
-    assert played.outcome is Outcome.TRUNCATED
+def test_a_program_whose_first_prompt_is_longer_than_the_context_is_no_reward(scripted):
+    for last in ("urllib.request.urlopen(request)", SWALLOWS):
+        played = scripted.play(python(ASK + last, env=["LONG=1"]), [], env=Adding)
+        assert played.outcome is Outcome.TOO_LONG
 
 
 def test_the_episodes_deadline_ends_the_program(scripted):
