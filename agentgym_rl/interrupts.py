@@ -151,15 +151,25 @@ def _exits_refused() -> Iterator[None]:
 def leave_in_time(code: int) -> None:
     """From now on, this process ends with `code` once only threads of others are left that do not
     end: Python would wait for them for ever."""
-    threading.Thread(target=_leave, args=(code,), name="leaving", daemon=True).start()
+    # It waits for its own pool's threads in the same way: whoever is registered later goes first.
+    import concurrent.futures.thread  # noqa: F401
+
+    global _code
+    if _code is None:  # Python calls it before it waits for threads, and nobody has to look
+        threading._register_atexit(_begin_to_leave)  # pyright: ignore[reportAttributeAccessIssue]
+    _code = code
 
 
-def _leave(code: int) -> None:
-    main = threading.main_thread()
-    while not _waits_for_threads(main):
-        time.sleep(0.1)
+_code: int | None = None
+
+
+def _begin_to_leave() -> None:
+    threading.Thread(target=_leave, name="leaving", daemon=True).start()
+
+
+def _leave() -> None:
     time.sleep(CLOSE_S)
-    frames = sys._current_frames()
+    main, frames = threading.main_thread(), sys._current_frames()
     for thread in threading.enumerate():
         if thread.daemon or thread is main or thread.ident not in frames:
             continue
@@ -169,14 +179,4 @@ def _leave(code: int) -> None:
             f"line {where.lineno}, in {where.name}\n"
         )
         os.write(2, text.encode())
-        _exit(code)
-
-
-def _waits_for_threads(main: threading.Thread) -> bool:
-    """Whether Python is ending, and its main thread waits for the others."""
-    frame = sys._current_frames().get(main.ident or 0)
-    while frame is not None:
-        if (frame.f_code.co_filename, frame.f_code.co_name) == (threading.__file__, "_shutdown"):
-            return True
-        frame = frame.f_back
-    return False
+        _exit(_code or 0)
