@@ -291,6 +291,7 @@ class _Watch:
         _, phase = _STATE.unpack(self._state[:])
         if phase != _RUNS:
             return
+        self._hear()  # signals that came since the last look
         if self._interrupted:
             self._owe_nothing("KeyboardInterrupt", "interrupted")
         elif not self._ended:

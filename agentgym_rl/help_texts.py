@@ -16,9 +16,10 @@ AUDIT = """\
 Was every trained token sampled by the very policy version recorded with it?
 
 Recomputes the log-prob of every trained token of a run, by the trainer's
-forward of its version at its recorded temperature, and compares it with what the engine
-reported while sampling. Needs a run made with --weights.keep_versions=all; a
-run that has not finished is audited as far as it got, undisturbed.
+forward of its version at its recorded temperature, and compares it with what
+the engine reported while sampling. Needs a run made with
+--weights.keep_versions=all; a run that has not finished is audited as far as
+it got, undisturbed.
 
 float32: every token must agree within the limit (1e-3; engines agree to about
 1e-5). bfloat16: the mean of every version must (1e-2); single tokens differ

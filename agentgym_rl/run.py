@@ -39,8 +39,8 @@ async def train(
 ) -> TrainResult:
     """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
     finished and every process has ended."""
-    config = resolve_paths(config)
     await check(config)
+    config = resolve_paths(config)
     await check_prompts(config, ("eval", "train"), say=progress.phase)
     async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()

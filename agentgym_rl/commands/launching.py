@@ -22,11 +22,11 @@ from .showing import print_json
 def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> int:
     """Say what would be started; or write the job that starts it, and submit it."""
     kind = "serve" if args.command == "serve" else ""
-    config = resolve_paths(config)
     if args.command == "train":
         run_interruptible(lambda: _check(config))
     else:
         check_policy(config, config.own_engine)
+    config = resolve_paths(config)
     if config.cluster.type != "slurm":
         text = run_interruptible(lambda: dry_run(config, kind=kind, resume=resume))
         print_json({"text": text}) if args.json else print(text)
