@@ -28,7 +28,7 @@ from .services import NO_SERVICES, Services
 from .task import Task
 from .trajectory import Outcome, Trajectory, added_reward
 from .transcript import Transcript
-from .wrappers import StepTimeout, letting_go, within
+from .wrappers import StepTimeout, within
 
 log = logging.getLogger(__name__)
 
@@ -291,7 +291,7 @@ class Player:
         failed: BaseException | None = None
         try:
             async with ENGINES.timeout(self.deadlines.episode_s) as limit:
-                await letting_go(self._play(env, session, task))
+                await within(None, self._play(env, session, task))  # which it may swallow
         except FOREIGN as error:
             if _is_ours(error):
                 raise

@@ -70,8 +70,8 @@ class CollapseWatch:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look at the metrics of a batch."""
-        entropy, reward = metrics.get("policy/approx_entropy", NAN), metrics["reward/mean"]
-        why = self._broken(entropy, reward, metrics.get("mismatch/token_mult_prob_error", NAN))
+        entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
+        why = self._broken(entropy, reward, metrics.get("mismatch/token_mult_prob_error", math.nan))
         if why and not self._warned:
             self._warned = True
             log.warning(
@@ -79,7 +79,7 @@ class CollapseWatch:
                 "trainer.learning_rate (it is %g here) and begin again",
                 step,
                 why,
-                metrics.get("lr", NAN),
+                metrics.get("lr", math.nan),
             )
         self._seen.append((step, entropy, reward))
 
@@ -98,7 +98,6 @@ class CollapseWatch:
         return ""
 
 
-NAN = float("nan")
 _SURE = 0.2
 """Nats a token: a policy with less entropy repeats itself, and its entropy varies by chance."""
 _MOVED = 10.0

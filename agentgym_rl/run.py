@@ -6,7 +6,7 @@ engines and trainer start ─► evaluation (version 0) ─► rollout ║ train
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,6 +30,17 @@ from .training import Played, TrainingRun, TrainResult, training
 _Producer = Rollout | ElasticWorkers
 
 
+async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
+    """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
+    `say` is told of it while that takes its time.
+
+    Raises:
+        ConfigError: as `stack.check` and `prompt_lengths.check_prompts`.
+    """
+    await check(config)
+    await check_prompts(config, ("eval", "train"), say=say)
+
+
 async def train(
     config: Config,
     progress: Progress,
@@ -39,9 +50,8 @@ async def train(
 ) -> TrainResult:
     """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
     finished and every process has ended."""
-    await check(config)
+    await check_played(config, say=progress.phase)
     config = resolve_paths(config)
-    await check_prompts(config, ("eval", "train"), say=progress.phase)
     async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
         return await run.run()
 

@@ -11,7 +11,7 @@ import time
 
 from agentgym_rl import Env, Step, log
 from agentgym_rl.interrupts import leave_in_time, run_interruptible
-from agentgym_rl.wrappers import Timeout, letting_go
+from agentgym_rl.wrappers import Timeout, within
 
 
 async def swallow():
@@ -67,7 +67,7 @@ async def main():
     env = Timeout(Held(), 3600.0)
     await env.reset()
     print("begun", flush=True)
-    await letting_go(env.step({"role": "assistant", "content": ""}))
+    await within(None, env.step({"role": "assistant", "content": ""}))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from agentgym_rl.config import Config
 from agentgym_rl.dry_run import dry_run
 from agentgym_rl.interrupts import run_interruptible
 from agentgym_rl.model import resolve_paths
-from agentgym_rl.prompt_lengths import check_prompts
+from agentgym_rl.run import check_played
 from agentgym_rl.run_dir import next_run_dir
-from agentgym_rl.stack import check, check_policy
+from agentgym_rl.stack import check_policy
 
 from .showing import print_json
 
@@ -23,7 +23,7 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
     """Say what would be started; or write the job that starts it, and submit it."""
     kind = "serve" if args.command == "serve" else ""
     if args.command == "train":
-        run_interruptible(lambda: _check(config))
+        run_interruptible(lambda: check_played(config, say=lambda text: None))
     else:
         check_policy(config, config.own_engine)
     config = resolve_paths(config)
@@ -47,11 +47,6 @@ def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> i
         how = f"sbatch {shlex.quote(str(job))}"
         print(f"wrote {job}; there is no sbatch here: submit it with `{how}`")
     return 0
-
-
-async def _check(config: Config) -> None:
-    await check(config)
-    await check_prompts(config, ("eval", "train"), say=lambda text: None)
 
 
 def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:

@@ -12,7 +12,7 @@ from .order import OrderEnforcing
 from .passive import PassiveChecker
 from .record import Record
 from .rewards import TransformReward
-from .timeout import StepTimeout, Timeout, letting_go, within
+from .timeout import StepTimeout, Timeout, within
 from .turn_limit import TurnLimit
 from .wrapper import Wrapper
 
@@ -26,6 +26,5 @@ __all__ = [
     "TransformReward",
     "TurnLimit",
     "Wrapper",
-    "letting_go",
     "within",
 ]

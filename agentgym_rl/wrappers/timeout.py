@@ -55,8 +55,7 @@ class Timeout(Wrapper):
         try:
             first = next(work)
         except StopIteration as done:
-            if time.perf_counter() - begun > self._timeout_s:
-                raise self._late("env.reset", time.perf_counter() - begun) from None
+            self._check_blocked("env.reset", time.perf_counter() - begun)
             return done.value
         else:
             return await self._rest("env.reset", _Rest(call, work, first))
@@ -70,8 +69,7 @@ class Timeout(Wrapper):
         try:
             first = next(work)
         except StopIteration as done:
-            if time.perf_counter() - begun > self._timeout_s:
-                raise self._late("env.step", time.perf_counter() - begun) from None
+            self._check_blocked("env.step", time.perf_counter() - begun)
             return done.value
         else:
             return await self._rest("env.step", _Rest(call, work, first))
@@ -86,23 +84,28 @@ class Timeout(Wrapper):
         except TimeoutError as error:
             if not limit.expired():  # one of the environment's own
                 raise
-            raise self._late(what) from error
+            raise StepTimeout(self._late(what)) from error
 
-    def _late(self, what: str, blocked_s: float | None = None) -> StepTimeout:
+    def _check_blocked(self, what: str, took_s: float) -> None:
+        """Refuse a result that came without a wait, but after the time there is for it."""
+        if took_s > self._timeout_s:
+            raise StepTimeout(
+                f"{self._late(what)}; it held the event loop for all of its {took_s:.1f} s: what "
+                "waits belongs behind `await`, what computes in a SyncEnv with executor = "
+                '"thread"'
+            ) from None
+
+    def _late(self, what: str) -> str:
         said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
-        blocked = (
-            ""
-            if blocked_s is None
-            else (
-                f"; it held the event loop for all of its {blocked_s:.1f} s: what waits belongs "
-                'behind `await`, what computes in a SyncEnv with executor = "thread"'
-            )
-        )
-        return StepTimeout(f"{said} (or step_timeout_s of `make`){blocked}")
+        return f"{said} (or step_timeout_s of `make`)"
 
 
-async def within(timeout_s: float, call: Awaitable[T]) -> T:
-    """What `call` gives; raises TimeoutError where it takes longer. Few have to wait at all."""
+async def within(timeout_s: float | None, call: Awaitable[T]) -> T:
+    """What `call` gives; raises TimeoutError where it takes longer. Few have to wait at all.
+
+    Where this task is cancelled and `call` has not ended `SWALLOWED_S` later, it is left alone:
+    code that is not ours may swallow cancellations.
+    """
     work = call.__await__()
     try:
         first = next(work)
@@ -110,17 +113,6 @@ async def within(timeout_s: float, call: Awaitable[T]) -> T:
         return done.value
     async with asyncio.timeout(timeout_s):
         return await _Rest(call, work, first)
-
-
-async def letting_go(call: Awaitable[T]) -> T:
-    """What `call` gives. Where this task is cancelled and `call` has not ended `SWALLOWED_S` later,
-    it is left alone: code that is not ours may swallow cancellations."""
-    work = call.__await__()
-    try:
-        first = next(work)
-    except StopIteration as done:
-        return done.value
-    return await _Rest(call, work, first)
 
 
 class _Rest:

@@ -280,9 +280,10 @@ async def _event(send: Send, message: wire.GenerateReply) -> None:
 
 
 def _failed(request: Request) -> Refused:
-    """Return what to say of a request that ended with an error."""
-    kind = "EngineError" if request.error_status == 500 else "BadRequestError"
-    return Refused(str(request.error), status=request.error_status, kind=kind)
+    """Return what to say of a request that ended with an error: its own, or the engine's."""
+    if request.constraint is not None and request.constraint.is_too_complex:
+        return Refused(str(request.error))
+    return Refused(str(request.error), status=500, kind="EngineError")
 
 
 async def _fail(send: Send, error: Refused) -> None:

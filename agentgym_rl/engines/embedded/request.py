@@ -55,8 +55,6 @@ class Request:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
-    error_status: int = 500
-    """What an error says to whoever asked: 400 where it is their grammar's fault."""
 
     visible: int = 0
     done: bool = False
@@ -94,7 +92,6 @@ class Request:
             self.constraint.accept(token)
             if error := self.constraint.error:
                 self.error = f"the grammar cannot be followed any further: {error}"
-                self.error_status = 400 if self.constraint.is_too_complex else 500
         if token in self.stop_ids:
             self.finish_reason, self.stop_reason = "stop", self.stop_ids[token]
         elif self.stop_strings is not None and (found := self.stop_strings.feed(token)):

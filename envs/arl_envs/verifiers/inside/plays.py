@@ -15,6 +15,7 @@ import copy
 import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import verifiers.v1 as vf
@@ -74,7 +75,7 @@ class Play:
 
     def _agents(self, _: Any, completed: list[Any], *__: Any) -> Any:
         self._seat.completed = completed
-        return _Seats({self._name: self._seat})
+        return SimpleNamespace(**{self._name: self._seat})
 
     async def _run(self) -> None:
         try:
@@ -98,13 +99,6 @@ class Play:
             "truncated": trace.is_truncated,
             "messages": self._seat.unheard(),
         }
-
-
-class _Seats:
-    """The agents of an episode, by the names that the environment gives them."""
-
-    def __init__(self, seats: dict[str, Any]) -> None:
-        self.__dict__.update(seats)
 
 
 class Seat:
@@ -292,17 +286,17 @@ class Shared:
 
     def __init__(self, taskset: Any) -> None:
         self.servers = _local(taskset.toolsets(taskset.config))
-        self._ready: asyncio.Lock | None = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._is_ready = False
 
     async def ready(self) -> None:
-        if self._ready is None:
-            return
-        async with self._ready:
-            if self._ready is not None:
-                for toolset in self.servers:
-                    await toolset._exit_stack.__aenter__()
-                    await toolset.setup()
-                self._ready = None
+        async with self._turn:
+            if self._is_ready:
+                return
+            for toolset in self.servers:
+                await toolset._exit_stack.__aenter__()
+                await toolset.setup()
+            self._is_ready = True
 
 
 # ---------------------------------------------------------------------- what can be played
