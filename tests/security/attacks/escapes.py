@@ -121,7 +121,7 @@ for family in (2, 10):
     for protocol in (0, 1, 6, 17, 58, 255):
         T(f"{family}/{protocol}", lambda: socket.socket(family, 3, protocol))
 """
-    await all_refused(case, code, {"EPERM", "EPROTONOSUPPORT"})
+    await all_refused(case, code, {"EPERM", "EPROTONOSUPPORT", "EAFNOSUPPORT"})
 
 
 @attack(alone=True, gvisor=True)

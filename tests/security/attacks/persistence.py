@@ -87,6 +87,9 @@ R["mounts"] = [line.split()[4:6] for line in open("/proc/self/mountinfo")]
         " except OSError: pass",
     }
     before = await case.tries(head + read)
+    # In a crowd the next sandbox may be in another slot, with namespaces and sockets of its own.
+    for name in ("netlink", "views") if case.arena.crowded else ():
+        del before[name]
     wrong = {}
     for name, move in moves.items():
         await case.renew()
@@ -95,7 +98,7 @@ R["mounts"] = [line.split()[4:6] for line in open("/proc/self/mountinfo")]
         await case.renew()
         after = await case.tries(head + read)
         wrong |= {
-            (name, key): (before[key], after[key]) for key in after if before[key] != after[key]
+            (name, key): (before[key], after[key]) for key in before if before[key] != after[key]
         }
     assert not wrong, wrong
 
