@@ -274,11 +274,16 @@ class Controller:
         return kept
 
     def _say_if_nothing_taught(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Warn of the first batch that left the policy as it was, unless it was to teach the critic
-        alone."""
+        """Warn of the first batch that left the policy as it was.
+
+        Two kinds are no fault: batches that teach the critic alone, and those of a policy that has
+        learned to get the best rewards of the run.
+        """
         algo = self._config.algo
         warms_up = algo.baseline == "critic" and step < algo.critic.warmup_steps
-        if self._said_nothing_taught or warms_up or taught(metrics):
+        rewards = [found["reward/mean"] for found in self.history]  # this batch's is the last
+        learned = min(rewards) < rewards[-1] == max(rewards)
+        if self._said_nothing_taught or warms_up or learned or taught(metrics):
             return
         self._said_nothing_taught = True
         log.warning(

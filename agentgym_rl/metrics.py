@@ -71,7 +71,7 @@ class CollapseWatch:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Look at the metrics of a batch."""
         entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
-        why = self._broken(entropy, reward, metrics.get("mismatch/token_mult_prob_error", math.nan))
+        why = self._broken(entropy, reward, metrics.get("mismatch/mean_abs", math.nan))
         if why and not self._warned:
             self._warned = True
             log.warning(
@@ -92,16 +92,16 @@ class CollapseWatch:
                 return f"{moved}, and the reward fell ({paid:.3g} to {reward:.3g})"
         if mismatch > _MOVED:
             return (
-                f"trainer and engine differ by a factor of {mismatch:.3g} in the probability of a "
-                "token, on average (mismatch/token_mult_prob_error)"
+                f"trainer and engine differ by {mismatch:.3g} nats in the log-prob of a token, on "
+                "average (mismatch/mean_abs)"
             )
         return ""
 
 
 _SURE = 0.2
 """Nats a token: a policy with less entropy repeats itself, and its entropy varies by chance."""
-_MOVED = 10.0
-"""A factor that working runs with stale data stay below: 4 has been seen in those."""
+_MOVED = 0.5
+"""Nats a token: working runs with stale data stay below 0.1, and broken ones begin at 0.6."""
 
 
 def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:

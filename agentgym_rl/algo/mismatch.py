@@ -24,7 +24,8 @@ def tally_mismatch(
 
     `token_mult_prob_error` is the mean of exp|p − b|. Tokens of turns that span a weight update
     have a bucket of their own: their staleness differs within one request. Tokens whose p − b
-    is not finite are in `mismatch/num_nonfinite` only. `mean_abs` is of fresh tokens alone.
+    is not finite are in `mismatch/num_nonfinite` only. One token that moved far makes the mean of
+    exponentials whatever it likes; `mean_abs`, in nats, says how far tokens moved in general.
     """
     difference = (proximal_logprobs - behavior_logprobs).double()
     finite = torch.isfinite(difference)
@@ -32,9 +33,11 @@ def tally_mismatch(
     difference, p = difference[finite], proximal_logprobs.double()[finite]
     if not len(difference):
         return
-    error, ratio, count = difference.abs().exp(), difference.exp(), len(difference)
+    gap, ratio, count = difference.abs(), difference.exp(), len(difference)
+    error = gap.exp()
     tally.mean("mismatch/token_mult_prob_error", float(error.sum()), count)
-    tally.maximum("mismatch/max_abs", float(difference.abs().max()))
+    tally.mean("mismatch/mean_abs", float(gap.sum()), count)
+    tally.maximum("mismatch/max_abs", float(gap.max()))
     tally.mean("mismatch/sampling_importance_ratio", float(ratio.sum()), count)
     tally.mean("policy/approx_entropy", float(-(ratio * p).sum()), count)
     buckets = torch.where(spans_versions[finite], -1, staleness[finite])
@@ -44,8 +47,8 @@ def tally_mismatch(
         tally.mean(f"mismatch/token_mult_prob_error/{name}", float(chosen.sum()), len(chosen))
         tally.count(f"mismatch/num_tokens/{name}", len(chosen))
         if bucket == 0:
-            gaps = difference[buckets == bucket].abs()
-            tally.mean(f"mismatch/mean_abs/{name}", float(gaps.sum()), len(gaps))
+            fresh = gap[buckets == bucket]
+            tally.mean(f"mismatch/mean_abs/{name}", float(fresh.sum()), len(fresh))
 
 
 def tally_weights(tally: Tally, weights: BehaviorWeights) -> None:

@@ -25,6 +25,7 @@ def test_mismatch_is_split_by_staleness_with_counts():
     assert found["mismatch/num_tokens/several_versions"] == 1
     assert found["mismatch/num_nonfinite"] == 1
     assert found["mismatch/max_abs"] == pytest.approx(math.log(4))
+    assert found["mismatch/mean_abs"] == pytest.approx(math.log(16) / 4)
     assert found["mismatch/sampling_importance_ratio"] == pytest.approx((1 + 0.5 + 2 + 0.25) / 4)
     assert found["policy/approx_entropy"] == pytest.approx((1 + 0.5 + 2 + 0.25) / 4)
 

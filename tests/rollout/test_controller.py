@@ -91,20 +91,30 @@ def test_two_ranks_share_a_batch_and_its_report_publishes(tmp_path, group):
     ]
 
 
-def test_the_first_batch_that_taught_nothing_is_warned_of(tmp_path, group, caplog):
+@pytest.mark.parametrize(
+    ("batches", "warned"),
+    [
+        ([(0.5, 0.0), (0.0, 0.0), (0.0, 0.0)], "batch 1 taught nothing"),
+        ([(0.0, 1.0), (0.0, 1.0)], "batch 0 taught nothing"),
+        ([(0.5, 0.5), (0.0, 1.0), (0.0, 1.0)], ""),  # it has learned its tasks
+        ([(0.5, 0.5), (0.0, 1.0), (0.0, 0.5)], "batch 2 taught nothing"),
+    ],
+    ids=range(4),
+)
+def test_the_first_batch_that_taught_nothing_is_warned_of(batches, warned, tmp_path, group, caplog):
     async def play() -> None:
         async with served(tmp_path) as s:
-            for step, norm in enumerate((0.5, 0.0, 0.0)):
+            for step, (norm, reward) in enumerate(batches):
                 names = [f"{step}a", f"{step}b"]
                 for name in names:
-                    await s.add(group(name, [step], reward=0.0))
+                    await s.add(group(name, [step], reward=reward))
                 await s.http.get(f"/batch/{step}?rank=0")
                 found = StepReport(step, step + 1, {"grad_norm": norm, "lr": 1.0}, [], names)
                 assert (await s.http.post("/report", data=found.pack())).status == 200
 
     asyncio.run(play())
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [text[:37] for text in said] == ["batch 1 taught nothing: in 2 of its 2"]
+    assert [text[:22] for text in said] == [warned] * bool(warned)
 
 
 def test_a_rank_can_say_something_on_the_console(tmp_path, caplog):

@@ -83,14 +83,14 @@ LEARNED = (
         ([(1.08, 0.1), (0.04, 0.0), (0.03, 0.0)], "entropy went from 1.1 to 0.04 since step 0"),
         ([(1.0, 0.5), (0.6, 0.5), (0.15, 0.5)], "the reward did not rise"),
         ([(0.3, 0.6), (6.0, 0.0)], "the reward fell"),
-        ([(0.3, 0.6, 4.0), (0.3, 0.6, 17.0)], "differ by a factor of 17"),
+        ([(0.3, 0.6, 0.1), (0.3, 0.6, 0.7)], "differ by 0.7 nats"),
         ([(math.nan, 0.5), (math.nan, 0.5)], ""),
     ],
     ids=range(7),
 )
 def test_a_broken_policy_is_warned_of_once(batches, warning, caplog):
     watch = CollapseWatch()
-    names = ("policy/approx_entropy", "reward/mean", "mismatch/token_mult_prob_error")
+    names = ("policy/approx_entropy", "reward/mean", "mismatch/mean_abs")
     with caplog.at_level(logging.WARNING):
         for step, values in enumerate(batches):
             watch.step(step, dict(zip(names, values, strict=False)) | {"lr": 3e-4})
