@@ -60,7 +60,8 @@ NO_EVALUATION = {
 def test_a_run_says_how_many_batches_taught_something():
     few = training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 1})
     assert "3 batches, 1 of which taught something; " in few
-    assert "taught" not in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
+    assert " 3 batches; " in training_text({**NO_EVALUATION, "steps": 3, "batches_taught": 3})
+    assert " 1 batch; " in training_text({**NO_EVALUATION, "steps": 1, "batches_taught": 1})
 
 
 def test_a_run_without_evaluations_names_none():

@@ -26,10 +26,11 @@ def training_text(result: Mapping[str, Any]) -> str:
     if failed:
         lines += figures("", f"left out, as they failed: {counts(failed)}")
     if too_long:
-        lines += figures("", f"too long to be played: {too_long:,}")
+        lines += figures("", f"too long to be played: {too_long:,} of all evaluations' episodes")
     steps, taught = result["steps"], result["batches_taught"]
     some = f", {taught:,} of which taught something" if taught < steps else ""
-    lines += figures("training", f"{steps:,} batches{some}; {result['duration_s']:.0f} s in all")
+    batches = f"{steps:,} batch{'es' * (steps != 1)}{some}"
+    lines += figures("training", f"{batches}; {result['duration_s']:.0f} s in all")
     lines += figures(
         "overlap", f"{result['overlap']:.0%} of tokens sampled while the trainer computed"
     )
