@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 CLOSE_S = 2.0
 """Time that tasks which are left over have to end, and threads once everything else has."""
+_EXIT_S = 4.0
+"""Time that an interrupted process has for whatever else Python runs before it ends."""
 _exit = os._exit
 
 
@@ -55,19 +59,28 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]], *, hang_s: flo
             raise
         finally:
             loop.run_until_complete(_end_tasks())
-            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
 
 async def _end_tasks() -> None:
-    """Cancel the tasks that others have left, and wait for them, but not for ever."""
+    """Cancel the tasks that others have left, close generators, and wait, but not for ever."""
+    loop = asyncio.get_running_loop()
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
-    if left:
-        _, stuck = await asyncio.wait(left, timeout=CLOSE_S)
-        for task in stuck:
-            log.error("a task does not end though it was cancelled, and is left alone: %r", task)
+    stuck: set[asyncio.Task[Any]] = set()
+    for tasks in (left, {loop.create_task(loop.shutdown_asyncgens())}):
+        if tasks:
+            stuck |= (await asyncio.wait(tasks, timeout=CLOSE_S))[1]
+    for task in stuck:
+        # Python would end it by an error raised inside it, and code that swallows every error would
+        # then run for ever: it is kept to the end of the process.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+    if stuck:
+        log.error(
+            "tasks that do not end though they were cancelled are left alone: %d, like %r",
+            *(len(stuck), next(iter(stuck))),
+        )
 
 
 class _Interrupts:
@@ -150,7 +163,11 @@ def _exits_refused() -> Iterator[None]:
 
 def leave_in_time(code: int) -> None:
     """From now on, this process ends with `code` once only threads of others are left that do not
-    end: Python would wait for them for ever."""
+    end: Python would wait for them for ever.
+
+    Functions that are registered with `atexit` and `__del__` of objects run even later. Where they
+    keep an interrupted process, it says where they are, and ends with code 1.
+    """
     # It waits for its own pool's threads in the same way: whoever is registered later goes first.
     import concurrent.futures.thread  # noqa: F401
 
@@ -164,6 +181,8 @@ _code: int | None = None
 
 
 def _begin_to_leave() -> None:
+    if _code == 130:
+        faulthandler.dump_traceback_later(_EXIT_S, exit=True, file=2)
     threading.Thread(target=_leave, name="leaving", daemon=True).start()
 
 

@@ -4,6 +4,7 @@ python tests/held.py WAY
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import sys
@@ -24,6 +25,18 @@ async def refuse_to_close():
     while True:
         with contextlib.suppress(BaseException):
             await asyncio.sleep(3600)
+
+
+async def refuse_to_end():
+    try:
+        yield 1
+    finally:
+        await refuse_to_close()
+
+
+class Sleeper:
+    def __del__(self):
+        time.sleep(3600)
 
 
 def spin():
@@ -55,6 +68,18 @@ class Held(Env):
                 await refuse_to_close()
             case "leaves a task":
                 self.task = asyncio.get_running_loop().create_task(swallow())
+                await asyncio.sleep(3600)
+            case "leaves a task that catches everything":
+                self.task = asyncio.get_running_loop().create_task(refuse_to_close())
+                await asyncio.sleep(3600)
+            case "leaves a generator":
+                async for _ in refuse_to_end():
+                    await asyncio.sleep(3600)
+            case "sleeps at exit":
+                atexit.register(time.sleep, 3600)
+                await asyncio.sleep(3600)
+            case "sleeps when it is deleted":
+                sys.modules["held"] = Sleeper()
                 await asyncio.sleep(3600)
             case "blocks a thread":
                 await asyncio.to_thread(time.sleep, 3600)

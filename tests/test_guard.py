@@ -48,9 +48,13 @@ _WAYS = {  # the exit code, and what is said
     "spins": (-signal.SIGKILL, "ended by force: the environment, "),
     "computes in C": (-signal.SIGKILL, "ended by force: the environment, "),
     "sleeps again and again": (130, ""),
-    "swallows": (130, "held.py, line 20, in swallow is left alone"),
-    "refuses to close": (130, "held.py, line 26, in refuse_to_close is left alone"),
-    "leaves a task": (130, "a task does not end though it was cancelled"),
+    "swallows": (130, "held.py, line 21, in swallow is left alone"),
+    "refuses to close": (130, "held.py, line 27, in refuse_to_close is left alone"),
+    "leaves a task": (130, "tasks that do not end though they were cancelled are left alone: 1"),
+    "leaves a task that catches everything": (130, "tasks that do not end though"),
+    "leaves a generator": (130, "tasks that do not end though"),
+    "sleeps at exit": (1, "Timeout (0:00:04)!"),
+    "sleeps when it is deleted": (1, "held.py"),
     "blocks a thread": (130, "does not end, and is left alone"),
 }
 

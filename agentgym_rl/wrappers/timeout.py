@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Generator, Iterator, Mapping
+from types import FrameType
 from typing import Any, TypeVar
 
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError, too_slow
-from agentgym_rl.guard import Frame, place
+from agentgym_rl.guard import place
 from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
@@ -156,8 +157,14 @@ class _Rest:
                 self._task.uncancel()
 
     def _remind(self) -> None:
-        """Cancel the task once more, to be back in its code."""
-        if self._task:
+        """Cancel the task once more, to be back in its code.
+
+        Of two that wait for the same work, the inner one leaves it, and says whose time is up.
+        """
+        if any(isinstance(waiter, _Rest) for waiter in _waiters(self._call)):
+            loop = asyncio.get_running_loop()
+            self._reminder = loop.call_later(SWALLOWED_S, self._remind)
+        elif self._task:
             self._reminded = True
             self._task.cancel()
 
@@ -182,12 +189,21 @@ _LEFT: list[Generator[Any, Any, Any]] = []
 
 def _place(work: Any) -> str:
     """Where some work is suspended: its innermost coroutine that is not of a library."""
-    frames: list[Frame] = []
+    frames = [
+        (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        for frame in _waiters(work)
+        if not isinstance(frame, _Rest)
+    ]
+    return place(frames[::-1]) if frames else "it"
+
+
+def _waiters(work: Any) -> Iterator[FrameType | _Rest]:
+    """What waits inside some work, from outside in: frames, and each `_Rest` after its own."""
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
         if frame is not None:
-            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            yield frame
         work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
         if work is None and frame and isinstance(inner := frame.f_locals.get("self"), _Rest):
+            yield inner
             work = inner._call
-    return place(frames[::-1]) if frames else "it"

@@ -1,6 +1,8 @@
 """What `make` puts around an environment, each wrapper by itself and all together."""
 
 import asyncio
+import contextlib
+import logging
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from agentgym_rl import Env, EnvSpec, Step, make
 from agentgym_rl.errors import ConfigError, EnvError
 from agentgym_rl.task import SeededTasks
-from agentgym_rl.wrappers import Record, StepTimeout, Timeout, TransformReward, Wrapper
+from agentgym_rl.wrappers import Record, StepTimeout, Timeout, TransformReward, Wrapper, within
 
 SAY = {"role": "assistant", "content": "hello"}
 HERE = f"{__name__}:Counting"
@@ -104,6 +106,35 @@ def test_a_timeout_of_the_environments_own_is_not_ours():
     with pytest.raises(TimeoutError) as caught:
         played(Timeout(Impatient(), 5.0))
     assert not isinstance(caught.value, StepTimeout)
+
+
+@pytest.mark.parametrize("caught", [asyncio.CancelledError, BaseException])
+@pytest.mark.parametrize("deep", [0, 2], ids=["alone", "inside other deadlines"])
+def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, caplog):
+    """The deadline that has passed is the one that is reported, however many are around it."""
+
+    class Swallowing(Counting):
+        async def step(self, action):
+            while True:
+                with contextlib.suppress(caught):
+                    await asyncio.sleep(3600)
+
+    async def play() -> None:
+        env = Timeout(Swallowing(), 0.05)
+        await env.reset(seed=1)
+        call = env.step(SAY)
+        for _ in range(deep):
+            call = within(60.0, call)
+        with pytest.raises(StepTimeout, match=r"env\.step took more than 0\.05 s"):
+            await call
+        assert not asyncio.current_task().cancelling()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(play())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "test_wrappers.py" in said[0]
+    assert "in step is left alone" in said[0]
 
 
 def test_a_cancelled_step_is_cancelled_in_the_environment():

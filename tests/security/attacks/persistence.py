@@ -56,6 +56,7 @@ if os.fork() == 0:
 async def counters_for_the_next_program(case: Case) -> None:
     """Each is moved as far as it goes; the next program finds all of them where they were."""
     read = """
+R["spent"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw, os.times().children_user < 1
 R["number"] = os.getpid(), os.readlink("/proc/self"), os.readlink("/proc/thread-self")
 child = os.fork()
 if child == 0: os._exit(0)
@@ -72,7 +73,6 @@ R["file"] = about.st_ino, about.st_nlink, os.stat("folder").st_ino, os.stat(".")
 room = os.statvfs(".")
 R["room"] = room.f_bfree, room.f_ffree, room.f_files
 R["timer"] = libc.syscall(222, 1, None, ctypes.byref(ctypes.c_int())), os.nice(0)
-R["spent"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nvcsw, os.times().children_user < 1
 R["views"] = {name: os.readlink("/proc/self/ns/" + name) for name in os.listdir("/proc/self/ns")}
 R["mounts"] = [line.split()[4:6] for line in open("/proc/self/mountinfo")]
 """
