@@ -73,14 +73,21 @@ async def _end_tasks() -> None:
         if tasks:
             stuck |= (await asyncio.wait(tasks, timeout=CLOSE_S))[1]
     for task in stuck:
-        # Python would end it by an error raised inside it, and code that swallows every error would
-        # then run for ever: it is kept to the end of the process.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+        keep(task)
     if stuck:
         log.error(
             "tasks that do not end though they were cancelled are left alone: %d, like %r",
             *(len(stuck), next(iter(stuck))),
         )
+
+
+def keep(work: object) -> None:
+    """Never destroy a task, coroutine or generator, not even as the process ends.
+
+    Python ends one by an error that it raises inside. Code that swallows every error goes on, and
+    once the event loop is closed every further wait is an error as well: it would run for ever.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
 
 
 class _Interrupts:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from agentgym_rl.env import Env, Message, Step
 from agentgym_rl.errors import EnvError, too_slow
 from agentgym_rl.guard import place
+from agentgym_rl.interrupts import keep
+from agentgym_rl.log import Repeated
 from agentgym_rl.step_clock import StepClock
 
 from .wrapper import Wrapper
@@ -161,7 +163,7 @@ class _Rest:
 
         Of two that wait for the same work, the inner one leaves it, and says whose time is up.
         """
-        if any(isinstance(waiter, _Rest) for waiter in _waiters(self._call)):
+        if any(map(_rest_of, _waiters(self._call))):
             loop = asyncio.get_running_loop()
             self._reminder = loop.call_later(SWALLOWED_S, self._remind)
         elif self._task:
@@ -170,40 +172,51 @@ class _Rest:
 
     def _leave(self) -> None:
         """Await the work no longer."""
-        log.warning(
+        where = _place(self._call)
+        _warnings.warn(
             "cancelled, and not ended %g s later: %s is left alone. Code that catches "
             "asyncio.CancelledError must raise it again",
-            SWALLOWED_S,
-            _place(self._call),
+            *(SWALLOWED_S, where),
+            why=where,
         )
+        waiters = [self._work, *_waiters(self._call)]
         try:
             self._work.close()
         except BaseException as error:  # not ours, and nobody waits for it any more
             log.debug("what was left alone raised %r", error)
-            _LEFT.append(self._work)
+            for waiter in waiters:
+                keep(waiter)  # Python would close it again
 
 
-_LEFT: list[Generator[Any, Any, Any]] = []
-"""Work that does not even end when it is closed; kept, as Python would close it again."""
+_warnings = Repeated(log)
 
 
 def _place(work: Any) -> str:
     """Where some work is suspended: its innermost coroutine that is not of a library."""
     frames = [
         (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        for frame in _waiters(work)
-        if not isinstance(frame, _Rest)
+        for waiter in _waiters(work)
+        if (frame := _frame(waiter))
     ]
     return place(frames[::-1]) if frames else "it"
 
 
-def _waiters(work: Any) -> Iterator[FrameType | _Rest]:
-    """What waits inside some work, from outside in: frames, and each `_Rest` after its own."""
+def _waiters(work: Any) -> Iterator[Any]:
+    """The coroutines and generators that some work waits in, itself among them, from outside in."""
     while work is not None:
-        frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
-        if frame is not None:
-            yield frame
-        work = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
-        if work is None and frame and isinstance(inner := frame.f_locals.get("self"), _Rest):
-            yield inner
-            work = inner._call
+        yield work
+        inner = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
+        if inner is None and (rest := _rest_of(work)):
+            inner = rest._call
+        work = inner
+
+
+def _rest_of(waiter: Any) -> _Rest | None:
+    """Whose `__await__` a generator is, if it is one's."""
+    frame = _frame(waiter)
+    found = frame.f_locals.get("self") if frame else None
+    return found if isinstance(found, _Rest) else None
+
+
+def _frame(waiter: Any) -> FrameType | None:
+    return getattr(waiter, "cr_frame", None) or getattr(waiter, "gi_frame", None)

@@ -9,8 +9,17 @@ import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, make
 from agentgym_rl.errors import ConfigError, EnvError
+from agentgym_rl.log import Repeated
 from agentgym_rl.task import SeededTasks
-from agentgym_rl.wrappers import Record, StepTimeout, Timeout, TransformReward, Wrapper, within
+from agentgym_rl.wrappers import (
+    Record,
+    StepTimeout,
+    Timeout,
+    TransformReward,
+    Wrapper,
+    timeout,
+    within,
+)
 
 SAY = {"role": "assistant", "content": "hello"}
 HERE = f"{__name__}:Counting"
@@ -110,7 +119,7 @@ def test_a_timeout_of_the_environments_own_is_not_ours():
 
 @pytest.mark.parametrize("caught", [asyncio.CancelledError, BaseException])
 @pytest.mark.parametrize("deep", [0, 2], ids=["alone", "inside other deadlines"])
-def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, caplog):
+def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, caplog, monkeypatch):
     """The deadline that has passed is the one that is reported, however many are around it."""
 
     class Swallowing(Counting):
@@ -129,6 +138,7 @@ def test_an_environment_that_swallows_its_deadline_is_left_alone(caught, deep, c
             await call
         assert not asyncio.current_task().cancelling()
 
+    monkeypatch.setattr(timeout, "_warnings", Repeated(timeout.log))
     with caplog.at_level(logging.WARNING):
         asyncio.run(play())
     said = [record.getMessage() for record in caplog.records]
