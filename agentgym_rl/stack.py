@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Protocol
 
 from . import registry
-from .config import Config, OwnEngineConfig, VllmEngineConfig
+from .config import Config, OwnEngineConfig, SandboxConfig, VllmEngineConfig
 from .engine import EngineInfo
 from .engines.vllm.build import check_interrupt, check_sleep, find_build
 from .env import Env, Message, ToolSpec
@@ -96,7 +96,8 @@ async def check_parts(config: Config) -> None:
     Raises:
         ConfigError: see `check`.
     """
-    registry.spec(config.sandbox.id, kind="sandbox")
+    if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even where none is needed
+        registry.spec(config.sandbox.id, kind="sandbox")
     if (await specimen(config)).needs_sandboxes:
         await _check_sandbox(config)
     registry.make_agent(config.agent.id, **config.agent.options)

@@ -158,3 +158,13 @@ def test_the_wheel_carries_the_tiny_models(wheel, name):
     files = {p.name for p in (PACKAGE / "models" / name).iterdir() if p.is_file()}
     assert {"config.json", "tokenizer.json", "model.safetensors"} <= files
     assert {f"agentgym_rl/models/{name}/{file}" for file in files} <= set(wheel)
+
+
+def test_the_list_of_what_runs_without_torch_is_that_of_the_project():
+    """LiteLLM's Python has what the package needs, apart from what an evaluation does without."""
+    lines = (ROOT / "requirements" / "litellm.txt").read_text().splitlines()
+    theirs = {line for line in lines if line and not line.startswith(("#", "litellm["))}
+    ours = set(PYPROJECT["project"]["dependencies"])
+    names = {line.partition(">")[0] for line in ours - theirs}
+    assert theirs - ours == set()
+    assert names == {"matplotlib", "torch", "torchdata", "transformers"}

@@ -51,6 +51,21 @@ def claude_refusing(status, kind, message):
     return say
 
 
+def after_a_turn(refuse):
+    """The right replies, but whatever follows the first one is refused."""
+    reply = gold(4)
+
+    def say(messages):
+        begun = any(message["role"] == "assistant" for message in messages)
+        return (refuse if begun else reply)(messages)
+
+    return say
+
+
+OUTGROWN = refusing(400, {"message": "This model's maximum context length is 9."})
+CLAUDE_OUTGROWN = claude_refusing(400, "invalid_request_error", "prompt is too long: 210000 tokens")
+
+
 def no_such_parameter(messages):
     raise Refusal(400, {"error": {"message": "Unsupported parameter", "param": "max_tokens"}})
 
@@ -69,11 +84,8 @@ SCENARIOS = {
         SomeonesModel(failing_first(1)),
         {"engine.max_retries": 1, "eval.num_tasks": 1},
     ),
-    "openai_overflow": (
-        OPENAI,
-        SomeonesModel(refusing(400, {"message": "This model's maximum context length is 9."})),
-        {},
-    ),
+    "openai_overflow": (OPENAI, SomeonesModel(after_a_turn(OUTGROWN)), {}),
+    "openai_too_long": (OPENAI, SomeonesModel(OUTGROWN), {}),
     "openai_odd": (OPENAI, SomeonesModel(refusing(400, {"message": "messages[3] is odd"})), {}),
     "openai_parameter": (OPENAI, SomeonesModel(no_such_parameter), {}),
     "unpriced": ("openai/nobody-knows-it", SomeonesModel(nonsense), {}),
@@ -84,13 +96,8 @@ SCENARIOS = {
         SomeonesClaude(claude_refusing(401, "authentication_error", f"invalid x-api-key {KEY}")),
         {},
     ),
-    "claude_overflow": (
-        CLAUDE,
-        SomeonesClaude(
-            claude_refusing(400, "invalid_request_error", "prompt is too long: 210000 tokens")
-        ),
-        {},
-    ),
+    "claude_overflow": (CLAUDE, SomeonesClaude(after_a_turn(CLAUDE_OUTGROWN)), {}),
+    "claude_too_long": (CLAUDE, SomeonesClaude(CLAUDE_OUTGROWN), {}),
     "claude_busy": (
         CLAUDE,
         SomeonesClaude(claude_refusing(529, "overloaded_error", "Overloaded")),
