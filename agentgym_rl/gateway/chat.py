@@ -13,13 +13,13 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from agentgym_rl.errors import ConfigError
 
@@ -36,12 +36,14 @@ _BREAK = "\ue002break\ue003"
 """Put inside literal special tokens; the text is tokenised in pieces that end here."""
 _LONG_IDS = 1_000
 """Decoding more takes longer than the detour that lets other threads run meanwhile."""
-_DENSE = 8
+_DENSE = 4
 """Characters a token: a text of fewer for each token that has room is tokenised at once, of more
 it is counted first whether it can fit."""
 _BATCH = 10_000
 _PIECE = 32_768
-"""Characters that are counted at once, at least."""
+"""Characters that are counted at once."""
+_PARTS = 2_000
+"""Parts of a text that are tokenised at once: other threads wait while the results are freed."""
 _SHAPES_KEPT = 64
 """Sets of template arguments whose shapes are remembered; a probe takes milliseconds."""
 
@@ -245,22 +247,27 @@ class ChatFormat:
             TooLong: it has more tokens than `most`.
         """
         self._check_length(text, most)
-        # in contrast to `encode`, it lets other threads run, and does not find out where each
-        # token stands in the text
-        parts = text.split(_BREAK) if _BREAK in text else [text]
-        found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
-        return found[0].ids if len(found) == 1 else [id for one in found for id in one.ids]
+        ids = (one.ids for found in self._encoded(text) for one in found)
+        return list(chain.from_iterable(ids))
+
+    def _encoded(self, text: str) -> Iterator[list[Encoding]]:
+        """What the parts between marks are encoded to, some at a time."""
+        parts = text.split(_BREAK)
+        for start in range(0, len(parts), _PARTS):
+            # In contrast to `encode`, it lets other threads run, and does not find out where each
+            # token stands in the text.
+            some = parts[start : start + _PARTS]
+            yield self._tokenizer.encode_batch_fast(some, add_special_tokens=False)
 
     def _check_length(self, text: str, most: int | None) -> None:
         """Of a long text, count tokens piece by piece, and stop once there are more than `most`,
         and as many again as cutting a text anywhere may have added."""
-        if most is None or len(text) <= (size := max(_DENSE * most, _PIECE)):
+        if most is None or len(text) <= max(_DENSE * most, _PIECE):
             return
         count = 0
-        for start in range(0, len(text), size):
-            parts = text[start : start + size].split(_BREAK)
-            found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
-            count += sum(map(len, found))
+        for start in range(0, len(text), _PIECE):
+            encoded = self._encoded(text[start : start + _PIECE])
+            count += sum(len(one) for found in encoded for one in found)
             if count > most + most // 8 + 64:
                 raise TooLong(count)
 

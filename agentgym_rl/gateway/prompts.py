@@ -23,6 +23,8 @@ ThinkingHistory = Literal["as_generated", "template"]
 
 _MESSAGE_SIZE = 50
 """What a message takes to render beside its text, in characters."""
+_PLACE_SIZE = 20
+"""What a message takes to be looked up in the tree, in characters."""
 
 
 async def prepare_context(
@@ -37,7 +39,8 @@ async def prepare_context(
     if request.prompt is not None:
         return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
     with _nesting_refused():
-        place = await beside(size, session.locate, request)
+        looks = size + _PLACE_SIZE * len(request.messages)
+        place = await beside(looks, session.locate, request)
     session.take(place)
     context = place.known
     if context is None:
@@ -90,7 +93,8 @@ async def count_prompt(
             not counted.
     """
     with _nesting_refused():
-        place = await beside(size, session.locate, request)
+        looks = size + _PLACE_SIZE * len(request.messages)
+        place = await beside(looks, session.locate, request)
     if place.known is not None:
         return len(place.known.path)
     new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
