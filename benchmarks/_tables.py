@@ -77,6 +77,11 @@ TABLES: Mapping[str, Sequence[Grid | Pivot]] = {
             | {"one at a time, added ms, p50": "added_p50_ms", " p99": "added_p99_ms"}
         ),
         Grid(
+            {"large requests, MB": "beside_requests_mb", "of them": "beside_requests"}
+            | {"turns beside them": "turns", "p50 ms": "paced_p50_ms", "p99 ms": "paced_p99_ms"}
+            | {"the longest large request, ms": "beside_request_max_ms"}
+        ),
+        Grid(
             {"sessions at once": "sessions_at_once", "seconds": "seconds", "turns": "turns"}
             | {
                 "errors": "errors",

@@ -50,7 +50,7 @@ def evaluate(args: Namespace) -> int:
     from agentgym_rl.eval_run import evaluate_all
     from agentgym_rl.inspect.eval_text import print_table, summary_lines
 
-    with progress_of(asked[0].config, total_steps=0) as progress:
+    with progress_of(asked[0].config, total_steps=0) as progress, paced_collections():
         found = run_interruptible(
             lambda: evaluate_all(asked, progress, out=args.out),
             hang_s=max(each.config.rollout.episode_timeout_s for each in asked),

@@ -20,6 +20,7 @@ import uvloop
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.garbage import paced_collections
 from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.router import Router
 from agentgym_rl.gateway.sampling import SessionSampling
@@ -67,4 +68,5 @@ def _used() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2])))  # as `arl` does
+    with paced_collections():
+        uvloop.run(main(sys.argv[1], int(sys.argv[2])))  # as `arl` does
