@@ -18,6 +18,7 @@ from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent
 from agentgym_rl.env import Message, Step
+from agentgym_rl.task import Split, TaskSource
 
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 
@@ -121,6 +122,12 @@ class Judged(MathEnv):
         super().__init__(**options)
         self.uses_verifier = True
         self._fresh = fresh
+
+    @classmethod
+    def task_source(
+        cls, split: Split, *, seed: int, fresh: bool = True, **options: Any
+    ) -> TaskSource:
+        return super().task_source(split, seed=seed, **options)
 
     async def step(self, action: Message) -> Step:
         target = "benchmarks._fault_envs:right"

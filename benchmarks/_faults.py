@@ -173,7 +173,7 @@ ZYGOTE = "local/inside/zygote.py"
 SLOT = r"sandbox slot \d+ is lost"
 PROGRAMS = ("--env=code", "--agent=benchmarks._fault_envs:Submits")
 _POOL = "agentgym_rl.verifier.inside.zygote"
-_LONG = "--steps=60"
+_LONG = "--steps=150"
 """More than are trained while something is slow."""
 _JUDGED = ("--env=benchmarks._fault_envs:Judged", "--agent=single_turn")
 _STAY = (*_JUDGED, "--env.options.fresh=false")
@@ -251,8 +251,8 @@ FAULTS: Mapping[str, Fault] = {
     "fork server killed": Fault(hosts(_FORKS, signal.SIGKILL), _FORKS_END),
     "fork server frozen": Fault(hosts(_FORKS, signal.SIGSTOP), _FORKS_STOP),
     "fork server frozen as its engine dies": Fault(_frozen_and_killed, _FORKS_STOP),
-    "fork server slow": Fault(stutter_hosts(_FORKS)),
-    "machine loaded": Fault(_load(20.0)),
+    "fork server slow": Fault(stutter_hosts(_FORKS), flags=(_LONG,)),
+    "machine loaded": Fault(_load(20.0), flags=(_LONG,)),
     "tool never returns": Fault(
         hang, flags=("--env=benchmarks._fault_envs:HangingTool", *HANG), told=True
     ),
