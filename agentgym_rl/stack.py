@@ -25,10 +25,11 @@ from .gateway.router import Router
 from .gateway.server import Gateway, SessionServer
 from .groups import accept_filter
 from .loading import check_findable
-from .model import model_folder, tensor_heads, tokenizer_hash
+from .model import model_folder, tokenizer_hash
 from .services import Services, running_services
 from .specs import EnvSpec
 from .task import Split, Task, TaskSource
+from .tensor_files import tensor_heads
 from .trajectory import Trajectory
 from .wrappers import within
 

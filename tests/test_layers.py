@@ -19,7 +19,7 @@ LINES = [
     "errors",
     "log guard",
     "help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
-    "garbage out_of_memory runs",
+    "garbage out_of_memory runs tensor_files",
     "config loading gymnasium_ids json_values estimates new_file starter",
     "model schedule eval_records group_commit",
     "task trajectory batch transcript",

@@ -1,7 +1,9 @@
 """The package as installed: light to import, whole in the wheel, its plugins found."""
 
+import ast
 import importlib.util
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -168,3 +170,20 @@ def test_the_list_of_what_runs_without_torch_is_that_of_the_project():
     names = {line.partition(">")[0] for line in ours - theirs}
     assert theirs - ours == set()
     assert names == {"matplotlib", "torch", "torchdata", "transformers"}
+
+
+def test_what_runs_inside_vllm_needs_only_what_vllm_has():
+    """Its worker imports these; vLLM's Python is not ours, and has few of our dependencies."""
+    inside = PACKAGE / "engines" / "vllm"
+    found = {
+        str(node.module).removeprefix("agentgym_rl.")
+        for name in ("transfer", "staging", "swap")
+        for node in ast.walk(ast.parse((inside / f"{name}.py").read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("agentgym_rl.")
+    }
+    names = {f"agentgym_rl.{name}" for name in found | {"engines.vllm.staging"}}
+    assert len(names) > 4
+    listed = {re.split(r"[^\w-]", line)[0] for line in PYPROJECT["project"]["dependencies"]}
+    ours = {name.replace("-", "_") for name in listed}
+    loaded = imported_by("\n".join(f"import {name}" for name in sorted(names)))
+    assert loaded & ours <= {"torch", "safetensors", "numpy", "jinja2"}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from agentgym_rl.config import Config
 from agentgym_rl.errors import TrainerError
-from agentgym_rl.model import tensor_heads
+from agentgym_rl.tensor_files import tensor_heads
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import save_tensors, separate
 from agentgym_rl.weights.source import SourceNames

@@ -20,7 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.config import Config, LoraConfig, load_config
 from agentgym_rl.errors import ConfigError, TrainerError
-from agentgym_rl.model import model_folder, reference_folder, tensor_heads
+from agentgym_rl.model import model_folder, reference_folder
+from agentgym_rl.tensor_files import tensor_heads
 from agentgym_rl.weights.source import load_whole
 
 from .lora import Adapter

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.model import weight_files
+from agentgym_rl.tensor_files import weight_files
 
 from .checksum import checksum
 

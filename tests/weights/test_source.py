@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.model import tensor_heads
+from agentgym_rl.tensor_files import tensor_heads
 from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import join_world

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from agentgym_rl.errors import WeightsError
-from agentgym_rl.weights.adapter import weight_files
+from agentgym_rl.tensor_files import weight_files
 
 State = Literal["idle", "staging", "ready", "failed"]
 Shapes = Mapping[str, tuple[int, ...]]
