@@ -63,6 +63,8 @@ def profile(architecture: str) -> str:
         _rule([name for name in syscalls.DENIED if name not in DOMAINS], error=errno.EPERM),
         # Its flags are in memory, where a filter cannot look; libraries fall back to clone.
         _rule(["clone3"], error=errno.ENOSYS),
+        # Named, as older daemons answer EPERM by default, where libraries do not fall back.
+        _rule(list(syscalls.PAGE_CACHE), error=errno.ENOSYS),
         _rule(["clone"], _compare(0, "MASKED_EQ", _NEW_NAMESPACES, 0)),
         *(
             _rule(["clone"], _compare(0, "MASKED_EQ", 1 << bit, 1 << bit), error=errno.EPERM)
