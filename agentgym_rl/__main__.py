@@ -1,6 +1,6 @@
 """`python -m agentgym_rl` is `arl`."""
 
-from .cli import main
+from agentgym_rl.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.process import free_port
+from agentgym_rl.models.resolve import BUNDLED
 
 _END_TIMEOUT_S = 10.0
 

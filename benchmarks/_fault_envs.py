@@ -17,8 +17,9 @@ from arl_envs.code.oracle import solution_of, submission
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent
-from agentgym_rl.env import Message, Step
-from agentgym_rl.task import Split, TaskSource
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.task import Split, TaskSource
+from agentgym_rl.gym.env import Step
 
 FOLDER = Path(os.environ.get("ARL_FAULT_DIR", "."))
 

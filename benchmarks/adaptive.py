@@ -18,8 +18,9 @@ from typing import Any
 
 from arl_envs.math.env import MathEnv
 
-from agentgym_rl.adapting import METRIC
-from agentgym_rl.env import Message, Step
+from agentgym_rl.controller.concurrency import METRIC
+from agentgym_rl.core.chat import Message
+from agentgym_rl.gym.env import Step
 
 from ._common import hardware, say, versions
 from ._kept import read_rows, rows_file

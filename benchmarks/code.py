@@ -26,11 +26,11 @@ from arl_envs.code.grader import DRIVER, Grader
 from arl_envs.code.oracle import solution_of, submission
 from arl_envs.code.problem import CallTest, Problem
 
-from agentgym_rl.env import Message
-from agentgym_rl.loop_lag import LoopLag
-from agentgym_rl.registry import make_sandbox
-from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Task
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.runtime.loop_lag import LoopLag
 
 from ._common import hardware, say, versions
 

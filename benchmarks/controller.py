@@ -34,18 +34,18 @@ from typing import Any, cast
 import numpy as np
 import uvloop
 
-from agentgym_rl.batch import BatchShard, StepReport
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.controller import Controller
-from agentgym_rl.episode import Player
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.garbage import paced_collections
-from agentgym_rl.metrics import MetricsFile
-from agentgym_rl.rollout import Rollout
-from agentgym_rl.task import Task, TaskSource
-from agentgym_rl.timeline import PhasesFile
-from agentgym_rl.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.runtime.gc_pacing import paced_collections
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
 
 LIVE = tuple(int(n) for n in os.environ.get("ARL_BENCH_LIVE", "1000,10000,100000").split(","))
 SECONDS = float(os.environ.get("ARL_BENCH_SECONDS", "20"))

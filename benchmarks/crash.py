@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.audit.exactly_once import audit_ledger
 
 from ._common import hardware, say, versions
 

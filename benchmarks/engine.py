@@ -27,8 +27,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from agentgym_rl.engines import wire
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.engines import protocol as wire
+from agentgym_rl.models.resolve import BUNDLED
 
 from ._common import engine_server, hardware, model_config, versions
 

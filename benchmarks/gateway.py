@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.process import free_port
+from agentgym_rl.cluster.spec import free_port
 
 from ._common import hardware, no_peer, peer_python, say, versions
 from .gateway_loops.load import Shape, Turn, largest, play, play_beside

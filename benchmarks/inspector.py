@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from agentgym_rl.episode_log import EpisodeLog
 from agentgym_rl.inspector import inspect_live
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 from ._common import hardware, say, versions
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from arl_envs.math.checker import COMPARE, judge
 
-from agentgym_rl.errors import EnvError
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.gym.verifier import VerifierPool
 from tests.envs.math.cases import Case, labelled
 
 from ._common import hardware, versions

@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
 
-from agentgym_rl.errors import ArlError
-from agentgym_rl.loop_lag import LoopLag
-from agentgym_rl.registry import make_sandbox
-from agentgym_rl.sandbox import Sandbox, SandboxBackend
+from agentgym_rl.core.errors import ArlError
+from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend
+from agentgym_rl.runtime.loop_lag import LoopLag
 
 from ._common import hardware, say, versions
 

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import uvloop
 
-from agentgym_rl.loop_lag import LoopLag
-from agentgym_rl.verifier import Called, VerifierPool
+from agentgym_rl.gym.verifier import Called, VerifierPool
+from agentgym_rl.runtime.loop_lag import LoopLag
 
 from . import _judged
 

@@ -23,10 +23,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from agentgym_rl.engine import Interrupt, SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.weights.folder import WeightsFolder
+from agentgym_rl.core.engine import Interrupt, SamplingParams
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.storage.weights_folder import WeightsFolder
 from agentgym_rl.weights.publish import Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
 

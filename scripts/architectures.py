@@ -22,9 +22,9 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, EmbeddedEngineConfig, TrainerConfig
+from agentgym_rl.core.errors import ArlError, TrainerError
 from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.errors import ArlError, TrainerError
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.optim import make_optimizer
 from agentgym_rl.trainer.packed import probe

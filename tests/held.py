@@ -10,9 +10,10 @@ import os
 import sys
 import time
 
-from agentgym_rl import Env, Step, log
-from agentgym_rl.interrupts import leave_in_time, run_interruptible
-from agentgym_rl.wrappers import Timeout, within
+from agentgym_rl import Env, Step
+from agentgym_rl.gym.wrappers import Timeout, within
+from agentgym_rl.runtime import log
+from agentgym_rl.runtime.signals import leave_in_time, run_interruptible
 
 
 async def swallow():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.awake import AwakeTime
+from agentgym_rl.runtime.pausable_clock import AwakeTime
 
 
 def test_a_deadline_does_not_pass_in_sleep():

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl import cli, eval_arguments
-from agentgym_rl.commands import showing
-from agentgym_rl.errors import ConfigError, EngineError, ProcessDied
+from agentgym_rl.cli import eval_targets as eval_arguments
+from agentgym_rl.cli import main as cli
+from agentgym_rl.cli.commands import showing
+from agentgym_rl.core.errors import ConfigError, EngineError, ProcessDied
 
 RUNS = "--json --config --model --seed --env --data --agent --engine --sandbox --run"
 FLAGS = {
@@ -300,7 +301,7 @@ def test_the_trainer_wants_its_token(arl, monkeypatch):
 SLEEPER = """
 import asyncio
 from agentgym_rl import cli, log
-from agentgym_rl.interrupts import run_interruptible
+from agentgym_rl.runtime.signals import run_interruptible
 
 async def main():
     try:

@@ -17,7 +17,7 @@ from agentgym_rl.config import (
     dump_toml,
     load_config,
 )
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 
 def refusal(overrides: dict | None = None, *, path: Path | None = None) -> str:

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from agentgym_rl import errors
-from agentgym_rl.errors import ArlError, too_slow
-from agentgym_rl.log import Repeated
+from agentgym_rl.core import errors
+from agentgym_rl.core.errors import ArlError, too_slow
+from agentgym_rl.runtime.log import Repeated
 
 ALL = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, ArlError)]
 

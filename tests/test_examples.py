@@ -23,10 +23,10 @@ from agentgym_rl.config import (
     dump_toml,
     load_config,
 )
-from agentgym_rl.env import Env
-from agentgym_rl.model import resolve_paths
-from agentgym_rl.registry import make, make_agent, spec
-from agentgym_rl.task import Task
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.registry import make, make_agent, spec
+from agentgym_rl.models.resolve import resolve_paths
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -217,7 +217,7 @@ SMALL = {
 
 
 def train(tmp_path: Path, *argv: str) -> dict:
-    arl = [sys.executable, "-c", "from agentgym_rl.cli import main; main()"]
+    arl = [sys.executable, "-c", "from agentgym_rl.cli.main import main; main()"]
     small = [f"--{key}={value}" for key, value in SMALL.items()]
     path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

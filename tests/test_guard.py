@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.guard import holder_of, threads_of
+from agentgym_rl.runtime.guard import holder_of, threads_of
 
 from . import held
 

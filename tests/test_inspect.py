@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from agentgym_rl.eval_records import EvalRecord
-from agentgym_rl.inspect.env_text import evaluated_lines, trained_lines
-from agentgym_rl.inspect.evaluations_text import eval_line
-from agentgym_rl.inspect.plot import plot_reward
-from agentgym_rl.inspect.progress import make_progress, sparkline
-from agentgym_rl.inspect.training_text import training_text
+from agentgym_rl.report.evaluation import eval_line
+from agentgym_rl.report.figures import evaluated_lines, trained_lines
+from agentgym_rl.report.plot import plot_reward
+from agentgym_rl.report.progress import make_progress, sparkline
+from agentgym_rl.report.run import training_text
+from agentgym_rl.storage.evaluations import EvalRecord
 
 METRICS = {
     "reward/mean": 0.5,

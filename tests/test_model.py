@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from agentgym_rl import model
 from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.model import (
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models import resolve as model
+from agentgym_rl.models.resolve import (
     BUNDLED,
     BUNDLED_MODELS,
     model_folder,

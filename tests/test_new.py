@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl import check_env, cli, make
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.scaffold import new_env
+from agentgym_rl import check_env, make
+from agentgym_rl.cli import main as cli
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.scaffold import new_env
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import agentgym_rl
-from agentgym_rl import registry
+from agentgym_rl.gym import registry
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "agentgym_rl"
@@ -69,7 +69,7 @@ def test_import_is_fast():
     assert seconds([sys.executable, "-c", "import agentgym_rl"]) < START_LIMIT_S
 
 
-HELP = "from agentgym_rl.cli import main; import sys; sys.argv = ['arl', '--help']"
+HELP = "from agentgym_rl.cli.main import main; import sys; sys.argv = ['arl', '--help']"
 
 
 def test_help_is_light():

@@ -6,10 +6,10 @@ import tomllib
 
 import pytest
 
-from agentgym_rl.arguments import load_configuration, parse
+from agentgym_rl.cli.parse import load_configuration, parse
 from agentgym_rl.config import Config, dump_toml, load_config, preset_names
 from agentgym_rl.config.file import PRESETS
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 NAMES = [
     *(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentgym_rl.prompt import Prompt
+from agentgym_rl.core.prompt import Prompt
 
 
 def _told(*pieces):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.batch import BatchRow, BatchShard, StepReport
-from agentgym_rl.task import SeededTasks, TaskSource
-from agentgym_rl.trajectory import (
+from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.core.task import SeededTasks, TaskSource
+from agentgym_rl.core.trajectory import (
     NOT_SAMPLED,
     Credit,
     Outcome,

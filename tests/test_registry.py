@@ -9,11 +9,11 @@ from textwrap import dedent
 import pytest
 
 import agentgym_rl
-from agentgym_rl import registry
-from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import ConfigError, SandboxError
-from agentgym_rl.specs import EnvSpec, Spec
+from agentgym_rl.core.errors import ConfigError, SandboxError
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.specs import EnvSpec, Spec
 
 
 class Echo(Env):
@@ -33,9 +33,9 @@ class Idle(Agent):
 
 
 PLUGIN = """
-    from agentgym_rl.agent import Agent
-    from agentgym_rl.env import Env, Step
-    from agentgym_rl.specs import EnvSpec, Spec
+    from agentgym_rl.gym.agent import Agent
+    from agentgym_rl.gym.env import Env, Step
+    from agentgym_rl.gym.specs import EnvSpec, Spec
 
     class Echo(Env):
         def __init__(self, *, level=1):

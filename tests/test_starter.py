@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl.run_dir import holder
-from agentgym_rl.run_list import state_of
-from agentgym_rl.starter import STARTED_BY
+from agentgym_rl.runtime.frozen import STARTED_BY
+from agentgym_rl.storage.run_folder import holder
+from agentgym_rl.storage.run_list import state_of
 
 pytestmark = pytest.mark.slow
 
 STARTER = """
 import os, subprocess, sys
 child = (
-    "import logging, threading; from agentgym_rl.starter import watch_starter; "
+    "import logging, threading; from agentgym_rl.runtime.frozen import watch_starter; "
     "logging.basicConfig(); watch_starter(); print('watches', flush=True); "
     "threading.Event().wait(60)"
 )
@@ -29,7 +29,7 @@ subprocess.Popen([sys.executable, "-c", child], env=environment, stderr=subproce
 HOLDER = """
 import sys, time
 from pathlib import Path
-from agentgym_rl.run_dir import held
+from agentgym_rl.storage.run_folder import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

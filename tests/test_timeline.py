@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym_rl import cli
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.timeline.phases import NAME, PhasesFile, StepPhases, read_phases
-from agentgym_rl.timeline.trace import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
-from agentgym_rl.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.cli import main as cli
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.inspector.timeline import ENGINES, ROLLOUT, TRAINER, Lanes, Sampled, events
+from agentgym_rl.storage.phases import NAME, PhasesFile, StepPhases, read_phases
 
 STEPS = [
     StepPhases(0, [("rollout_wait", 100.0, 100.5), ("forward_backward", 100.5, 101.0)]),

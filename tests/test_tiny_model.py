@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
 
 from .e2e.forked import run
 from .exhaustive import EXHAUSTIVE
@@ -209,8 +209,8 @@ def test_digits_are_single_tokens_and_boilerplate_is_cheap() -> None:
 
 ROWS_MATCH_THE_GATEWAY = """
 import itertools, random, sys
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED_MODELS
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED_MODELS
 from families import FAMILIES
 from family import Stage
 from rows import row_of
@@ -249,7 +249,7 @@ PLAY = """
 import sys, torch
 from families import FAMILIES
 from measure import measure
-from agentgym_rl.model import BUNDLED_MODELS
+from agentgym_rl.models.resolve import BUNDLED_MODELS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 family, num_tasks = sys.argv[1:]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from agentgym_rl import token_file
-from agentgym_rl.errors import ConfigError, StorageError
-from agentgym_rl.token_file import forget_tokens, read_tokens, row_key, write_tokens
-from agentgym_rl.trajectory import Row
+from agentgym_rl.core.errors import ConfigError, StorageError
+from agentgym_rl.core.trajectory import Row
+from agentgym_rl.storage import trained_tokens as token_file
+from agentgym_rl.storage.trained_tokens import forget_tokens, read_tokens, row_key, write_tokens
 
 
 def row(start_s: float, trained: int = 2) -> Row:

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from agentgym_rl.config import Config
-from agentgym_rl.config.machine import LoggingConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.tracking import Trackers, open_trackers
+from agentgym_rl.config.cluster import LoggingConfig
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.storage.trackers import Trackers, open_trackers
 
 STEPS = [{"reward/mean": 0.25, "loss": -1.0, "overlap": math.nan}, {"reward/mean": 0.5}]
 
@@ -88,7 +88,7 @@ def test_a_tracker_that_does_not_let_us_in_is_a_config_error(tmp_path, monkeypat
 
 
 def test_a_package_that_is_not_installed_is_named(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "agentgym_rl.tracking.wandb_tracker", raising=False)
+    monkeypatch.delitem(sys.modules, "agentgym_rl.storage.trackers.wandb_tracker", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'agentgym-rl\[wandb\]'"):
         opened(("wandb",), tmp_path)

@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from agentgym_rl.env import Env, Step
-from agentgym_rl.episode import MAX_VERDICT, EpisodeEnv
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.rollout.episode import MAX_VERDICT, EpisodeEnv
 
 
 class Says(Env):

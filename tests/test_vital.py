@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl import vital
-from agentgym_rl.vital import STOPPED_LOOKS, Vital, state
+from agentgym_rl.runtime import frozen as vital
+from agentgym_rl.runtime.frozen import STOPPED_LOOKS, Vital, state
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(60)"

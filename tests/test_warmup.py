@@ -10,11 +10,10 @@ from arl_envs.math.env import MathEnv
 from arl_envs.math.oracle import solve
 
 from agentgym_rl.config import Config
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.warmup.conversations import rows_of
-from agentgym_rl.warmup.data import token_rows
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run.warmup.data import rows_of, token_rows
 
 CHAT = ChatFormat.load(BUNDLED)
 TOOLS = [dict(tool) for tool in MathEnv().tools]

@@ -16,8 +16,7 @@ from torch import Tensor
 from agentgym_rl.config import AlgoConfig
 
 from .corrections import row_means
-from .loss_tokens import LossTokens, TokenObjective
-from .own_loss import own_objective
+from .own_loss import LossTokens, TokenObjective, own_objective
 
 
 class PolicyLoss(NamedTuple):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .aggregation import Tally
 from .corrections import BehaviorWeights
-from .tally import Tally
 
 
 def tally_mismatch(

@@ -1,4 +1,6 @@
-"""`algo.loss = "module:function"`: an objective that somebody else wrote.
+"""What a loss is given of the tokens it trains, and what it says of each of them.
+
+`algo.loss = "module:function"`: an objective that somebody else wrote.
 
     def loss(tokens: LossTokens, log_ratio: Tensor, **options) -> Tensor | TokenObjective
 
@@ -11,15 +13,54 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.loading import import_object
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.imports import import_object
 
-from .loss_tokens import LossTokens, TokenObjective
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossTokens:
+    """Trained tokens of whole rows; every field is [N]."""
+
+    logprobs: Tensor
+    """x: of the policy being optimized, carries the gradient."""
+    anchor: Tensor
+    """Centre of the trust region: proximal log-probs (behavior if naive)."""
+    behavior_logprobs: Tensor
+    """b: of the policy that sampled the token."""
+    behavior_weight: Tensor
+    """w' from `behavior_weights` (ones if naive); 0 where the token is dropped."""
+    advantages: Tensor
+    weights: Tensor
+    """From `aggregation_weights`."""
+    rows: Tensor
+    """int64, row of the token."""
+
+    @property
+    def live(self) -> Tensor:
+        """bool: not dropped."""
+        return self.behavior_weight != 0
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log u = x − anchor; 0 where the token is dropped, whatever its log-probs."""
+        return torch.where(self.live, self.logprobs - self.anchor, 0.0)
+
+
+class TokenObjective(NamedTuple):
+    """Of each token, [N]; tokens that were dropped may hold any finite number."""
+
+    value: Tensor
+    """What is gained: larger is better. Carries the gradient."""
+    clipped: Tensor
+    """bool: the ratio is bounded there, as `policy/clip_fraction` counts it."""
+
 
 OwnLoss = Callable[..., Tensor | TokenObjective]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_rl.trajectory import Row
+from agentgym_rl.core.trajectory import Row
 
 
 @dataclass(frozen=True, slots=True, eq=False)

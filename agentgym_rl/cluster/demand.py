@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentgym_rl.config import Config, VllmEngineConfig
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

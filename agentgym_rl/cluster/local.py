@@ -23,13 +23,11 @@ from typing import IO
 
 import aiohttp
 
-from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec, reserved_port
-from agentgym_rl.starter import STARTED_BY
-from agentgym_rl.vital import Vital, state
+from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.runtime.frozen import STARTED_BY, Vital, state
 
 from .forking import ForkedProcess, Forks
-from .parent import die_with_parent
+from .spec import ProcessSpec, die_with_parent, reserved_port
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.core.errors import ProcessDied
 
 from .forking import Forks
+from .spec import ProcessSpec
 
 
 class Processes(Protocol):

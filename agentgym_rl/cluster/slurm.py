@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .demand import Demand, Node, check, demands
 

@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .algo import (
     AlgoConfig,
@@ -25,7 +25,7 @@ from .algo import (
     RewardConfig,
     SequenceMaskCorrection,
 )
-from .colocation import check_colocated
+from .cluster import ClusterConfig, LoggingConfig, check_colocated
 from .engine import (
     EmbeddedEngineConfig,
     EndpointConfig,
@@ -38,10 +38,14 @@ from .engine import (
 from .eval import EvalConfig
 from .file import load, preset_names, section_types
 from .gateway import GatewayConfig, ServeConfig
-from .init import InitConfig
-from .lora import LoraConfig
-from .machine import ClusterConfig, LoggingConfig
-from .play import AgentConfig, EnvConfig, ModelConfig, SandboxConfig, VerifierConfig
+from .model import InitConfig, LoraConfig
+from .play import (
+    AgentConfig,
+    EnvConfig,
+    ModelConfig,
+    SandboxConfig,
+    VerifierConfig,
+)
 from .rollout import RolloutConfig
 from .section import Section
 from .trainer import TrainerConfig, WeightsConfig

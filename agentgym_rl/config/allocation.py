@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 KEY = "cluster.allocation"
 _ENGINES = {"vllm": "dt", "embedded": "d"}

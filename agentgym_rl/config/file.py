@@ -13,14 +13,14 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .allocation import expanded
 from .section import SECRET, Section
 
 M = TypeVar("M", bound=BaseModel)
 
-PRESETS = Path(__file__).parents[1] / "presets"
+PRESETS = Path(__file__).parent / "presets"
 """Files of values known by name, one published recipe each."""
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from agentgym_rl.cluster.spec import ProcessSpec, may_use_gpu
 from agentgym_rl.config import Config
-from agentgym_rl.process import ProcessSpec, may_use_gpu
 
 _IMPORTS = (
     "agentgym_rl.engines.embedded.main",
     "transformers.activations",  # with the next, what any model of transformers imports
     "transformers.modeling_layers",
     "transformers.masking_utils",
-    "agentgym_rl.cli",
+    "agentgym_rl.cli.main",
 )
 
 _SILENCE_LIMIT_S = 15.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import get_args
 
-from agentgym_rl.engine import (
+from agentgym_rl.core.engine import (
     Delta,
     Engine,
     EngineInfo,
@@ -20,8 +20,8 @@ from agentgym_rl.engine import (
     SamplingParams,
     SleepLevel,
 )
-from agentgym_rl.errors import EngineError, WeightsError
-from agentgym_rl.waiting import Changes
+from agentgym_rl.core.errors import EngineError, WeightsError
+from agentgym_rl.runtime.waiting import Changes
 
 _PATIENCE_S = 60.0
 """Longest wait of a request for a resume, and of a pause for requests."""

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from agentgym_rl.gateway.server.intake import TOKEN_SIZE, beside
+
 from .dialects import Writer
 from .exchange import Exchange
-from .intake import TOKEN_SIZE, beside
 from .parsers import Event
 from .reply import OnEvents, Reply
 

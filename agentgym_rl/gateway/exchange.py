@@ -13,8 +13,8 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.asgi import Receive, Scope, Send, header, reply
-from agentgym_rl.awake import ENGINES
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
+from agentgym_rl.runtime.pausable_clock import ENGINES
 
 from .errors import ApiError, bad_request
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .intake import has_many_values
-from .template import REASONING
+from agentgym_rl.gateway.server.intake import has_many_values
+from agentgym_rl.gateway.template.template import REASONING
 
 MessageKey = tuple[Any, ...]
 TURN = "turn"

@@ -1,4 +1,7 @@
-"""One turn: a request, the tokens sampled for it as they arrive, and the message they spell."""
+"""Stop strings: the engine ends a turn at one; the message ends before it.
+
+One turn: a request, the tokens sampled for it as they arrive, and the message they spell.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from agentgym_rl.engine import Delta, FinishReason, Sampler, SamplingParams
-from agentgym_rl.errors import EngineError, RequestRefused
-from agentgym_rl.prompt import Prompt
+from agentgym_rl.core.engine import Delta, FinishReason, Sampler, SamplingParams
+from agentgym_rl.core.errors import EngineError, RequestRefused
+from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.server.intake import TOKEN_SIZE, beside
+from agentgym_rl.gateway.session.prompts import prepare_context
+from agentgym_rl.gateway.session.sampling import check_cuts, turn_sampling
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.tree import Context, Sample, Sampled
+from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
 
-from .chat import ChatFormat, Detokenizer
 from .errors import bad_request, session_closed
-from .intake import TOKEN_SIZE, beside
 from .parsers import (
     PROMPT_END_TOKENS,
     Event,
@@ -25,13 +33,33 @@ from .parsers import (
     TextParser,
     ToolCall,
 )
-from .prompts import prepare_context
 from .reply import OnEvents, Reply
-from .requests import ChatRequest
-from .sampling import check_cuts, turn_sampling
-from .sessions import Session
-from .stops import StopCutter
-from .tree import Context, Sample, Sampled
+
+
+class StopCutter:
+    """Cuts streamed text at the first stop string, which itself is not shown."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._hold = max(map(len, stops), default=1) - 1
+        self._held = ""
+        self.found: str | None = None
+        """The stop string that the text was cut at."""
+
+    def feed(self, text: str, *, last: bool) -> str:
+        """What of the text so far is certain to come before any stop string."""
+        if not self._stops:
+            return text
+        if self.found is not None:
+            return ""
+        self._held += text
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            first, self.found = min(found)
+            return self._held[:first]
+        certain = len(self._held) - (0 if last else self._hold)
+        shown, self._held = self._held[: max(certain, 0)], self._held[max(certain, 0) :]
+        return shown
 
 
 class Turn(Reply):

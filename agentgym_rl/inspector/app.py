@@ -14,14 +14,13 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from agentgym_rl.asgi import Receive, Scope, Send, header, reply
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
 
 from .changes import Changes
 from .detail import episode_detail, group_detail
-from .errors import Refusal, missing, wrong
 from .folders import InspectedRun, Runs
-from .query import Query
+from .query import Query, Refusal, missing, wrong
 from .times import timeline
 
 log = logging.getLogger(__name__)

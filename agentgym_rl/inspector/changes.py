@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.asgi import Receive, Send
-from agentgym_rl.errors import ArlError
+from agentgym_rl.core.errors import ArlError
+from agentgym_rl.runtime.http_server import Receive, Send
 
 from .folders import Runs
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.token_file import read_tokens, row_key
-from agentgym_rl.trajectory import NOT_SAMPLED, FloatArray, Row, Trajectory
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.trajectory import NOT_SAMPLED, FloatArray, Row, Trajectory
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.trained_tokens import read_tokens, row_key
 
-from .errors import missing
 from .folders import InspectedRun
+from .query import missing
 
 Trained = Mapping[int, tuple[FloatArray, FloatArray]]
 """As `token_file.read_tokens` has them."""

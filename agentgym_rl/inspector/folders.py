@@ -1,7 +1,11 @@
-"""The runs that are shown: found in folders, by an id, and what their small files say."""
+"""Files of JSON lines that grow: read once, and then only what is new.
+
+The runs that are shown: found in folders, by an id, and what their small files say.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -9,16 +13,63 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.eval_records import LINES
-from agentgym_rl.run_dir import MARK, shown
-from agentgym_rl.run_list import is_run, recent_reward, state_of
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.evaluations import LINES
+from agentgym_rl.storage.run_folder import MARK, shown
+from agentgym_rl.storage.run_list import is_run, recent_reward, state_of
 
-from .errors import Refusal, missing
 from .index import EpisodeIndex
-from .lines import GrowingLines
+from .query import Refusal, missing
 from .texts import Texts
+
+_OVERLAP_BYTES = 256
+
+
+class GrowingLines:
+    """The objects of a file; where it was cut back meanwhile (a trainer that begins again does so)
+    it is read anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[Mapping[str, Any]] = []
+        self._seen, self._tail = 0, b""
+
+    def read(self) -> Sequence[Mapping[str, Any]]:
+        """All objects so far; none where there is no file. A last line that is being written is
+        left out. Not to be called by two threads at once.
+
+        Raises:
+            ConfigError: a line is no JSON object.
+        """
+        try:
+            with self._path.open("rb") as file:
+                start = max(0, self._seen - len(self._tail))
+                file.seek(start)
+                if file.read(len(self._tail)) != self._tail:
+                    self._rows, self._seen, self._tail = [], 0, b""
+                    file.seek(0)
+                new = file.read()
+        except FileNotFoundError:
+            self._rows, self._seen, self._tail = [], 0, b""
+            return []
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be read: {error}") from error
+        whole = new[: new.rfind(b"\n") + 1]
+        found = [self._object(line) for line in whole.split(b"\n") if line.strip()]
+        self._rows = [*self._rows, *found]
+        self._seen += len(whole)
+        self._tail = (self._tail + whole)[-_OVERLAP_BYTES:]
+        return self._rows
+
+    def _object(self, line: bytes) -> Mapping[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{self._path} has a line that is no JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{self._path} has a line that is no JSON object: {line[:80]!r}")
+        return found
 
 
 class InspectedRun:

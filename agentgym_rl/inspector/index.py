@@ -15,10 +15,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.episode_reader import EpisodeReader, Facts
+from agentgym_rl.storage.episode_reader import EpisodeReader, Facts
 
-from .errors import missing
-from .query import STATUS, Query
+from .query import STATUS, Query, missing
 
 FIRST = 1000
 """Episodes of the first portion."""

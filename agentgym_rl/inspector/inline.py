@@ -12,7 +12,7 @@ import posixpath
 import re
 from pathlib import Path
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 _SCRIPTS = (".js", ".mjs")
 _IMPORT = re.compile(r"""(\bfrom\s*|\bimport\s*\(?\s*)(["'])(\.{1,2}/[^"']+)\2""")

@@ -1,4 +1,7 @@
-"""What may be asked of a run's episodes, and the SQL that answers it from the index."""
+"""What a request can get instead of an answer.
+
+What may be asked of a run's episodes, and the SQL that answers it from the index.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import wrong
+from agentgym_rl.core.errors import ArlError
+
+
+class Refusal(ArlError):
+    """An answer with an HTTP status: 400 asked wrongly, 401 without the token, 404 not there."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def missing(what: str) -> Refusal:
+    return Refusal(404, what)
+
+
+def wrong(what: str) -> Refusal:
+    return Refusal(400, what)
+
 
 SORTS = {
     "row": "e.row",

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.asgi import serving
-from agentgym_rl.errors import ArlError
+from agentgym_rl.core.errors import ArlError
+from agentgym_rl.runtime.http_server import serving
 
 from .app import LOOPBACK, InspectorApp
 from .changes import Changes

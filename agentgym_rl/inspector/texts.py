@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
 
 _FILE = "tokenizer.json"
 

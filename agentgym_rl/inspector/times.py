@@ -8,13 +8,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.timeline.phases import NAME, Interval, StepPhases, read_phases
-from agentgym_rl.timeline.trace import Lanes, Sampled
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.phases import NAME, Interval, StepPhases, read_phases
 
-from .errors import wrong
 from .folders import InspectedRun
-from .query import Query
+from .query import Query, wrong
+from .timeline import Lanes, Sampled
 
 LAST = 10
 """Steps that are shown where none are asked for."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from agentgym_rl.trajectory import Trajectory
+from agentgym_rl.core.trajectory import Trajectory
 
 from .decode_steps import ENOUGH, SLOWEST, DecodeSteps, Floats, turns_of
 from .rates import EngineRates

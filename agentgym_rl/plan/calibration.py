@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agentgym_rl.batching import split_batch
-from agentgym_rl.buffer import Group
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.controller.batches import split_batch
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.group import Group
 
 from .decode_steps import line
 from .engine_speed import engine_speed

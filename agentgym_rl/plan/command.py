@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_rl.config import Config, VllmEngineConfig, dump_toml
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.new_file import new_file
-from agentgym_rl.run_dir import shown
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.storage.run_folder import shown
 
 from .calibration import calibrate
 from .gpus import rates_of

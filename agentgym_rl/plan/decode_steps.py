@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from agentgym_rl.trajectory import Trajectory
+from agentgym_rl.core.trajectory import Trajectory
 
 from .rates import EngineRates
 

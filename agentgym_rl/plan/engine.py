@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, get_args
 
-from agentgym_rl.engine import Interrupt
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.core.errors import ConfigError
 
 from .cores import Cores, Work
 from .rates import EngineRates

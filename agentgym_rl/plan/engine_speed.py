@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentgym_rl.config import VllmEngineConfig
-from agentgym_rl.metrics import COMPUTE_PHASES
+from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 from .arrivals import arrival_rates, arrived_turns
 from .decode_steps import DecodeSteps, Floats, decode_steps, engine_rates

@@ -7,9 +7,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from agentgym_rl.concurrency import EngineLoad
-from agentgym_rl.engine import Engine, Interrupt
-from agentgym_rl.gateway.replicas import Replica, Replicas
+from agentgym_rl.core.engine import Engine, EngineLoad, Interrupt
+from agentgym_rl.engines.router.replicas import Replica, Replicas
 
 from .engine import Request, SimulatedEngine, State
 

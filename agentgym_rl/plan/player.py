@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.gateway.session.sampling import SessionSampling
 
 from .cores import Process
 from .fleet import SimulatedFleet

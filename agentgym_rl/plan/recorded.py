@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.metrics import COMPUTE_PHASES, read_metrics
-from agentgym_rl.run_dir import config_of
-from agentgym_rl.timeline.phases import Interval, read_phases
-from agentgym_rl.trajectory import Trajectory
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.metrics import COMPUTE_PHASES, read_metrics
+from agentgym_rl.storage.phases import Interval, read_phases
+from agentgym_rl.storage.run_folder import config_of
 
 from .lengths import Limits, RecordedShapes, Turn
 

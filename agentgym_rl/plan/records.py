@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from agentgym_rl.batch import StepReport
-from agentgym_rl.buffer import Group
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.metrics import MetricsFile
-from agentgym_rl.task import Task, TaskSource
-from agentgym_rl.timeline import PhasesFile, StepPhases
-from agentgym_rl.trajectory import NOT_SAMPLED, Row, Trajectory
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row, Trajectory
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile, StepPhases
 
 
 @dataclass(frozen=True, slots=True, eq=False)

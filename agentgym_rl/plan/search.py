@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.config import Config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .lengths import Shapes
 from .prediction import Prediction

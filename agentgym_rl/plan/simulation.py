@@ -8,15 +8,15 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentgym_rl.adapting import METRIC, adapt
 from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config
-from agentgym_rl.controller import Controller
-from agentgym_rl.episode import Player
-from agentgym_rl.errors import ConfigError, leaves
-from agentgym_rl.metrics import COMPUTE_PHASES
-from agentgym_rl.rollout import Rollout
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.concurrency import METRIC, adapt
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.errors import ConfigError, leaves
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 from .clock import run_virtual
 from .cores import Cores, Process

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from agentgym_rl.algo.balance import fill_bins
-from agentgym_rl.batch import BatchRow, BatchShard, StepReport
 from agentgym_rl.config import AlgoConfig, Config
-from agentgym_rl.controller import Controller
-from agentgym_rl.metrics import COMPUTE_PHASES
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import BatchRow, BatchShard, StepReport
+from agentgym_rl.storage.metrics import COMPUTE_PHASES
 
 from .cores import Cores, Process
 from .fleet import SimulatedFleet

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 
 from .policy import Policy
-from .tokens import ShardTokens
+from .shard_tensors import ShardTokens
 
 
 class Bounds(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 
 SEGMENT_SDPA = "seg_sdpa"
 """Name under which transformers models find `segment_attention`."""

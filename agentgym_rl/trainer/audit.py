@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 from agentgym_rl.algo.balance import fill_bins
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.engine import parse_version
-from agentgym_rl.errors import TrainerError, WeightsError
-from agentgym_rl.trajectory import FloatArray, Row
+from agentgym_rl.core.engine import parse_version
+from agentgym_rl.core.errors import TrainerError, WeightsError
+from agentgym_rl.core.trajectory import FloatArray, Row
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_label, read_version
 

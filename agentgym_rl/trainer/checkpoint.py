@@ -33,10 +33,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.errors import TrainerError
-
-from .critic import Critic
-from .manifest import (
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.storage.checkpoint_manifest import (
     MANIFEST,
     Manifest,
     checksums,
@@ -44,8 +42,10 @@ from .manifest import (
     list_checkpoints,
     read_manifest,
 )
+from agentgym_rl.storage.checkpoint_retention import Retention, prune
+
+from .critic import Critic
 from .policy import Policy
-from .retention import Retention, prune
 
 __all__ = [
     "Checkpoints", "Manifest", "Retention", "config_hash", "lineage_after", "list_checkpoints",

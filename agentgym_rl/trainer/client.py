@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from agentgym_rl.batch import BatchShard, StepReport
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.weights.wire import call
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.runtime.http_call import call
 
 _CALL_TIMEOUT_S = 90.0
 """Longest wait for one answer; the controller answers 204 well before, but where engines take their

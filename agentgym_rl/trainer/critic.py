@@ -9,16 +9,21 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.critic import generalized_advantages, value_loss
 from agentgym_rl.algo.packing import PackedRows
-from agentgym_rl.algo.tally import Tally
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 
-from .optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
+from .forward import accumulate, frozen_pass
+from .optim import (
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 from .packed import PackedModel
-from .passes import accumulate, frozen_pass
-from .tokens import MicroBatch, ShardTokens
+from .shard_tensors import MicroBatch, ShardTokens
 from .world import World
 
 _EPS = 1e-6

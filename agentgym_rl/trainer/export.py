@@ -15,15 +15,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from agentgym_rl.config import Config
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.tensor_files import tensor_heads
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.storage.checkpoint_manifest import check_whole
 from agentgym_rl.weights.adapter import peft_tensors
 from agentgym_rl.weights.files import save_tensors, separate
 from agentgym_rl.weights.source import SourceNames
 
 from .checkpoint import load_checkpoint
 from .lora import Adapter
-from .manifest import check_whole
 from .optim import make_optimizer
 from .policy import Policy
 from .world import join_world

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agentgym_rl.algo.packing import PackedRows
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 
 
 class ChunkedHead:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agentgym_rl.config import LoraConfig
-from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.weights import adapter as version
 from agentgym_rl.weights.adapter import base_checksum, merged, read_base
 

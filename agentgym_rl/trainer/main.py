@@ -13,24 +13,29 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentgym_rl.batch import StepReport
 from agentgym_rl.config import Config
-from agentgym_rl.errors import ArlError
-from agentgym_rl.model import reference_folder, resolve_learning_rate
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.errors import ArlError
+from agentgym_rl.models.resolve import reference_folder, resolve_learning_rate
 
 from .agreement import Agreement
-from .checkpoint import Checkpoints, Retention, config_hash, lineage_after, load_checkpoint
+from .checkpoint import (
+    Checkpoints,
+    Retention,
+    config_hash,
+    lineage_after,
+    load_checkpoint,
+)
 from .client import BatchTimeout, ControllerClient, RunEnding
 from .critic import Critic
 from .export import adapter_files, export_model
-from .fingerprint import fingerprint
 from .optim import make_optimizer
-from .phases import Phases
 from .policy import Policy, PolicyBase
+from .publisher import VersionsOut, fingerprint
+from .shard_tensors import ShardTokens
 from .step import Stepper
-from .tokens import ShardTokens
-from .tokens_out import TokensOut
-from .versions import VersionsOut
+from .token_log import TokensOut
+from .usage import Phases
 from .world import World, join_world
 
 _log = logging.getLogger(__name__)

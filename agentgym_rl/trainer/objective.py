@@ -10,10 +10,10 @@ from torch import Tensor
 from agentgym_rl.algo.aggregation import aggregation_weights
 from agentgym_rl.algo.corrections import BehaviorWeights, behavior_weights
 from agentgym_rl.algo.losses import LossTokens
-from agentgym_rl.batch import BatchShard
 from agentgym_rl.config import AlgoConfig
+from agentgym_rl.core.batch import BatchShard
 
-from .tokens import ShardTokens
+from .shard_tensors import ShardTokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 
 
 class GradientError(TrainerError):

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import LoraConfig, TrainerConfig
-from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.weights.source import SourceNames, load_whole
 
 from .attention import SEGMENT_SDPA, VARLEN

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentgym_rl.algo.packing import PackedRows
 from agentgym_rl.config import Config
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 
 from .head import ChunkedHead
 from .packed import PackedModel, probe

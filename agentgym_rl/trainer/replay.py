@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from agentgym_rl.batch import BatchShard
 from agentgym_rl.config import Config
+from agentgym_rl.core.batch import BatchShard
 
 from .checkpoint import load_checkpoint
-from .fingerprint import fingerprint
 from .main import make_stepper
-from .phases import Phases
+from .publisher import fingerprint
+from .usage import Phases
 from .world import join_world
 
 

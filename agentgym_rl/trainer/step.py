@@ -12,28 +12,36 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from agentgym_rl.algo.advantages import episode_advantages, shuffled, token_advantages
+from agentgym_rl.algo.advantages import (
+    episode_advantages,
+    shaped_rewards,
+    shuffled,
+    token_advantages,
+)
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.algo.critic import terminal_rewards
 from agentgym_rl.algo.kl import kl_estimates, kl_loss, kl_to_come
 from agentgym_rl.algo.losses import policy_loss
 from agentgym_rl.algo.mismatch import tally_mismatch, tally_weights
 from agentgym_rl.algo.own_loss import check_loss
-from agentgym_rl.algo.shaping import shaped_rewards
-from agentgym_rl.algo.tally import Tally
-from agentgym_rl.batch import BatchShard
 from agentgym_rl.config import AlgoConfig, TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.batch import BatchShard
+from agentgym_rl.core.errors import TrainerError
 
 from .critic import Critic, Judged
+from .forward import accumulate, frozen_pass
 from .objective import Objective, make_objective
 from .offload import Offload
-from .optim import GradientError, clip_gradients, learning_rate, set_learning_rate
+from .optim import (
+    GradientError,
+    clip_gradients,
+    learning_rate,
+    set_learning_rate,
+)
 from .packed import PackedModel
-from .passes import accumulate, frozen_pass
-from .phases import Phases
 from .policy import Policy, PolicyBase
-from .tokens import MicroBatch, ShardTokens
-from .usage import Usage
+from .shard_tensors import MicroBatch, ShardTokens
+from .usage import Phases, Usage
 
 _WITHOUT_A_LOSS = dict.fromkeys(
     ("loss", "grad_norm", "policy/clip_fraction", "policy/approx_kl"), 0.0

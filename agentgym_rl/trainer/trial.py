@@ -19,9 +19,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentgym_rl.config import Config, LoraConfig, load_config
-from agentgym_rl.errors import ConfigError, TrainerError
-from agentgym_rl.model import model_folder, reference_folder
-from agentgym_rl.tensor_files import tensor_heads
+from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.models.resolve import model_folder, reference_folder
 from agentgym_rl.weights.source import load_whole
 
 from .lora import Adapter

@@ -18,14 +18,19 @@ import torch
 from agentgym_rl.algo.balance import balance, fill_bins
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.trajectory import UNPACK_ERRORS, Row, unpack_row
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import UNPACK_ERRORS, Row, unpack_row
 
 from .export import export_model
-from .optim import clip_gradients, learning_rate, make_optimizer, set_learning_rate
-from .passes import accumulate
+from .forward import accumulate
+from .optim import (
+    clip_gradients,
+    learning_rate,
+    make_optimizer,
+    set_learning_rate,
+)
 from .policy import Policy
-from .tokens import MicroBatch
+from .shard_tensors import MicroBatch
 from .world import join_world
 
 
@@ -90,7 +95,7 @@ def learn(policy: Policy, rows: Sequence[Row], config: Config) -> Iterator[dict[
 
 
 def read_rows(path: Path) -> list[Row]:
-    """What `agentgym_rl.warmup` has written.
+    """What `agentgym_rl.run.warmup` has written.
 
     Raises:
         TrainerError: it is no such file.

@@ -1,22 +1,59 @@
-"""The trainer's ranks: their process group, and the little they tell each other."""
+"""Which network interface of this machine leads to the other ranks.
+
+The trainer's ranks: their process group, and the little they tell each other.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 
-from .interface import interface_to
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+LOOPBACK = "lo"
+
+
+def interface_to(rendezvous: str) -> str:
+    """Its name; loopback where `rendezvous` is no `tcp://host:port`, or on no interface's address.
+
+    Raises:
+        OSError: there is no way to the host.
+    """
+    host = urlsplit(rendezvous).hostname if rendezvous.startswith("tcp://") else None
+    if not host:
+        return LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if _address(probe, name) == own:
+                return name
+    return LOOPBACK
+
+
+def _address(probe: socket.socket, name: str) -> str:
+    """An interface's IPv4 address; "" if it has none."""
+    request = struct.pack("256s", name.encode()[:15])
+    try:
+        answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+    except OSError:
+        return ""
+    return socket.inet_ntoa(answer[20:24])
+
 
 T = TypeVar("T")
 

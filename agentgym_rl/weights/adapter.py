@@ -15,10 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.tensor_files import weight_files
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.model_folder import weight_files
 
-from .checksum import checksum
+from .files import checksum
 
 SCALING = "lora_scaling"
 """float64 [], alpha / rank."""

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
 from torch.distributed import ProcessGroupGloo
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 
-from .checksum import checksum
+from .files import checksum
 
 BUCKET_BYTES = 32 << 20
 """Tensors travel packed into buckets of about this size; a larger one travels alone."""

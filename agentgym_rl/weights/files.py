@@ -1,4 +1,6 @@
-"""One policy version, one safetensors file: written beside, checksummed, renamed.
+"""One number over a policy version's tensors (torch alone, so that engines can import it).
+
+One policy version, one safetensors file: written beside, checksummed, renamed.
 
 The checksum (checksum.py) is kept in the file's own metadata.
 """
@@ -8,18 +10,33 @@ from __future__ import annotations
 import os
 import re
 import stat
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentgym_rl.engine import version_label
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.engine import version_label
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.storage.weights_folder import version_name
 
-from .checksum import checksum
-from .folder import version_name
+
+def checksum(tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32, in hex, over names, dtypes, shapes and bytes of contiguous CPU tensors.
+
+    It is there to catch torn and damaged copies, not an adversary; well under a second per
+    gigabyte. The order of the mapping does not matter.
+    """
+    crc = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode(), crc)
+        crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return f"{crc:08x}"
+
 
 _NAME = re.compile(r"v(?:(\d+)\.)?(\d+)\.safetensors")
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 from torch import Tensor
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 
 from .broadcast import BroadcastGroup
-from .checksum import checksum
-from .publication import Publication, Transport, rank_offsets
-from .remote import RemoteEngine
+from .engine_routes import RemoteEngine
+from .files import checksum
+from .transport import Publication, Transport, rank_offsets
 
 _log = logging.getLogger(__name__)
 

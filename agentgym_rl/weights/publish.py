@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from agentgym_rl.engine import Interrupt, version_label
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.engine import Interrupt, version_label
+from agentgym_rl.core.errors import WeightsError
 
-from .publication import Publication, Transport
-from .remote import Pause
+from .engine_routes import Pause
+from .transport import Publication, Transport
 
 _STAGING_SHARE = {"keep": 0.75, "recompute": 0.75, "abort": 0.75, "wait": 0.5}
 """Of the time, at most this much is for staging: an engine that hangs there must leave the others

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from .engine_routes import RemoteEngine
 from .files import write_version
-from .publication import Publication, Transport
-from .remote import RemoteEngine
+from .transport import Publication, Transport
 
 
 class SharedFiles(Transport):

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils.logging import disable_progress_bar
 
-from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.tensor_files import tensor_heads
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.model_folder import tensor_heads
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U8", "BOOL")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym_rl.env import Env, Message, ToolSpec
-from agentgym_rl.tool_env.calls import text_of
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.tool_env.calls import text_of
 
 
 class EnvTools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.specs import Spec
+from agentgym_rl.gym.specs import Spec
 
 from .extras import import_extra
 from .react import React

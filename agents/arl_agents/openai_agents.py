@@ -7,10 +7,11 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env, Message, ToolSpec
-from agentgym_rl.specs import Spec
-from agentgym_rl.task import Task
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.specs import Spec
 
 from .bridge import EnvTools
 from .extras import import_extra

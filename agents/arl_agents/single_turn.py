@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env
-from agentgym_rl.specs import Spec
-from agentgym_rl.task import Task
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.specs import Spec
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

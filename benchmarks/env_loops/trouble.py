@@ -15,15 +15,16 @@ from typing import Any, ClassVar
 
 import uvloop
 
-from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.sessions import SessionRecord
-from agentgym_rl.specs import EnvSpec
-from agentgym_rl.sync_env import SyncEnv
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.gym.sync_env import SyncEnv
+from agentgym_rl.rollout.episode import Deadlines, Player
 
 from .ours import ECHO, TALK, TASK, Echo
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from agentgym_rl.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 from .views import View
 

@@ -15,13 +15,13 @@ import aiohttp
 from torch import Tensor
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engine import Interrupt
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionRecord
+from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
 from benchmarks._common import say

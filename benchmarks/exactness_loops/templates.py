@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.template import ChatTemplate
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import ChatTemplate
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "gateway"))
 from families import CHATML, GLM, QWEN3

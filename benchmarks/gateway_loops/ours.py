@@ -19,14 +19,14 @@ from typing import Any
 import uvloop
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.garbage import paced_collections
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.gc_pacing import paced_collections
 
 _CONTEXT = 1 << 17
 

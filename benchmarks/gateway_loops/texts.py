@@ -6,7 +6,7 @@ from functools import cache
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 
 _SENTENCE = "The quick brown fox adds 17 and 25, and says: \\boxed{42} is what it is. "
 

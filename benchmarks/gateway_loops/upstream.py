@@ -15,8 +15,8 @@ import sys
 import msgspec
 import uvloop
 
-from agentgym_rl.asgi import Receive, Scope, Send, read_body, reply, serving
-from agentgym_rl.engine import version_label
+from agentgym_rl.core.engine import version_label
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, read_body, reply, serving
 
 from .texts import ids_of, text_of, tokenizer
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from agentgym_rl.algo.balance import balance
 from agentgym_rl.algo.packing import PackedRows, pack_rows
-from agentgym_rl.batch import BatchRow, BatchShard
-from agentgym_rl.trainer.passes import accumulate
+from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.trainer.forward import accumulate
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.tokens import MicroBatch, ShardTokens
+from agentgym_rl.trainer.shard_tensors import MicroBatch, ShardTokens
 from agentgym_rl.trainer.world import World
-from agentgym_rl.trajectory import NOT_SAMPLED, Row
 
 VOCAB = 640
 ROWS = 64

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_template
 
-from agentgym_rl.task import Task
+from agentgym_rl.core.task import Task
 
 GROUPS, GROUP_SIZE, MINIBATCHES = 8, 8, 4
 

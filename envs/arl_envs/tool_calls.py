@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.env import ToolSpec
-from agentgym_rl.tool_env import BadCall, read_call
+from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl.gym.tool_env import BadCall, read_call
 
 
 def one_argument_tool(name: str, description: str, argument: str) -> ToolSpec:

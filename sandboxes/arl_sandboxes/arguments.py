@@ -6,8 +6,8 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 
-from agentgym_rl.errors import SandboxUnavailable
-from agentgym_rl.sandbox import work_path
+from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.gym.sandbox import work_path
 
 
 def require_sdk(name: str) -> None:

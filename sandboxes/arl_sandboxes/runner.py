@@ -33,7 +33,7 @@ limits: {"wall_s", "cpu_s", "memory_mb", "file_mb", "open_files", "output_bytes"
 only where the user of the programs has no other process on the machine (the kernel counts them by
 user; the runner's own two are not counted in).
 RESULT: status, exit_code, signal, stdout, stderr, truncated, wall_ms, cpu_ms, max_rss_kb,
-killed_processes, state_lost, files, skipped_files, as in `agentgym_rl.sandbox.ExecResult`.
+killed_processes, state_lost, files, skipped_files, as in `agentgym_rl.gym.sandbox.ExecResult`.
 
 One program runs at a time, others wait; cells of sessions run beside it. `reset` waits for its turn
 as a program does, then ends every session and process, and empties the work folder and those of

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.sandbox import ExecResult, SkippedFile, Status
+from agentgym_rl.gym.sandbox import ExecResult, SkippedFile, Status
 
 from .arguments import checked_files
 

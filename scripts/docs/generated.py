@@ -11,25 +11,25 @@ from pathlib import Path
 # A page each, of modules or single classes.
 MODULES: Mapping[str, tuple[str, ...]] = {
     "environments": (
-        "agentgym_rl.env",
-        "agentgym_rl.sync_env.SyncEnv",
-        "agentgym_rl.tool_env.env",
-        "agentgym_rl.tool_env.schema",
-        "agentgym_rl.task",
-        "agentgym_rl.specs",
-        "agentgym_rl.registry",
-        "agentgym_rl.wrappers.wrapper",
-        "agentgym_rl.check.run",
-        "agentgym_rl.verifier.handle",
-        "agentgym_rl.verifier.called",
+        "agentgym_rl.gym.env",
+        "agentgym_rl.gym.sync_env.SyncEnv",
+        "agentgym_rl.gym.tool_env.env",
+        "agentgym_rl.gym.tool_env.schema",
+        "agentgym_rl.core.task",
+        "agentgym_rl.gym.specs",
+        "agentgym_rl.gym.registry",
+        "agentgym_rl.gym.wrappers.wrapper",
+        "agentgym_rl.gym.check.run",
+        "agentgym_rl.gym.verifier.handle",
+        "agentgym_rl.gym.verifier.pool",
     ),
-    "agents": ("agentgym_rl.agent", "arl_agents.bridge", "agentgym_rl.online"),
-    "sandboxes": ("agentgym_rl.sandbox",),
+    "agents": ("agentgym_rl.gym.agent", "arl_agents.bridge", "agentgym_rl.serve"),
+    "sandboxes": ("agentgym_rl.gym.sandbox",),
     "records": (
-        "agentgym_rl.trajectory",
-        "agentgym_rl.batch",
-        "agentgym_rl.episode_reader",
-        "agentgym_rl.engine",
+        "agentgym_rl.core.trajectory",
+        "agentgym_rl.core.batch",
+        "agentgym_rl.storage.episode_reader",
+        "agentgym_rl.core.engine",
     ),
     "algorithms": (
         "agentgym_rl.algo.losses",
@@ -38,9 +38,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "agentgym_rl.algo.aggregation",
         "agentgym_rl.algo.critic",
         "agentgym_rl.algo.kl",
-        "agentgym_rl.algo.shaping",
+        "agentgym_rl.algo.advantages",
     ),
-    "errors": ("agentgym_rl.errors",),
+    "errors": ("agentgym_rl.core.errors",),
 }
 _COLUMNS = "80"
 
@@ -90,7 +90,7 @@ def _commands() -> str:
 
 
 def _names() -> list[str]:
-    from agentgym_rl.flags import make_parser
+    from agentgym_rl.cli.flags import make_parser
 
     _, commands = make_parser(())
     return list(commands)

@@ -23,7 +23,7 @@ from arl_envs.math.problem import Problem
 from arl_envs.splits import split_of
 from family import Family, Stage
 
-from agentgym_rl.env import Message
+from agentgym_rl.core.chat import Message
 
 RIGHT, GUESS, OPERATOR, DIGIT, EARLY = "right", "guess", "operator", "digit", "early"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

@@ -21,10 +21,12 @@ from family import PAD, TURN_END, Family
 from tokenizer import render, token_id
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from agentgym_rl import make_sandbox, registry
-from agentgym_rl.env import Env, Message
-from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Task
+from agentgym_rl import make_sandbox
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.sandbox import SandboxBackend
 
 CONTEXT = 512
 """As `arl train` has it by default; a conversation that outgrows it is over."""

@@ -18,7 +18,7 @@ from tokenizer import render
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from agentgym_rl.env import Message, ToolSpec
+from agentgym_rl.core.chat import Message, ToolSpec
 
 OPENING = "<|im_start|>assistant\n"
 

@@ -19,8 +19,8 @@ from arl_envs.tools.env import ToolsEnv
 from family import Family, Stage, Vocabulary, WarmUp
 from math_habits import slipped
 
-from agentgym_rl.env import Message
-from agentgym_rl.task import Task
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.task import Task
 
 RIGHT, GUESS, OTHER, DIGIT, EARLY, IDLE = "right", "guess", "other", "digit", "early", "idle"
 CLEAN: Mapping[str, float] = {RIGHT: 1.0}

@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.agent import Agent
 from agentgym_rl.config import EmbeddedEngineConfig, GatewayConfig
-from agentgym_rl.engine import Sampler
+from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Trajectory
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.env import Env
-from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import SessionRecord
-from agentgym_rl.model import BUNDLED, resolve_model
-from agentgym_rl.specs import EnvSpec, wrapped
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Trajectory
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import SessionRecord
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.specs import EnvSpec, wrapped
+from agentgym_rl.models.resolve import BUNDLED, resolve_model
+from agentgym_rl.rollout.episode import Deadlines, Player
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -142,11 +142,11 @@ def scripted(chat: ChatFormat) -> Scripted:
 @contextlib.asynccontextmanager
 async def small_model(name: str) -> AsyncIterator[tuple[Sampler, ChatFormat]]:
     """The embedded engine, over HTTP as in a run, with a bundled model."""
-    from agentgym_rl.asgi import serving
-    from agentgym_rl.engines.client import HttpEngine
+    from agentgym_rl.engines.client.client import HttpEngine
     from agentgym_rl.engines.embedded.app import App
     from agentgym_rl.engines.embedded.engine import EmbeddedEngine
     from agentgym_rl.engines.embedded.model import load_model
+    from agentgym_rl.runtime.http_server import serving
 
     folder = resolve_model(name)
     config = EmbeddedEngineConfig(device="cpu", max_model_len=2048)
@@ -168,7 +168,7 @@ class Small:
     """Episodes of a registered environment, played by an agent and a bundled model."""
 
     def play(self, agent: Agent, env: str, *, episodes: int) -> list[Trajectory]:
-        from agentgym_rl.registry import spec
+        from agentgym_rl.gym.registry import spec
 
         async def main() -> list[Trajectory]:
             found: list[Trajectory] = []

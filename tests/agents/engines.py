@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentgym_rl.config import load_config
-from agentgym_rl.engine import Sampler
-from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.core.engine import Sampler
+from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
 
 sys.path.append(str(Path(__file__).parents[2]))  # the comparison is a benchmark's
 from benchmarks.exactness_loops.relay import Relay

@@ -9,14 +9,14 @@ from arl_agents.react import React
 from arl_agents.single_turn import SingleTurn
 
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.task import Task
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.env import Env, Step
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.task import Task
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.models.resolve import BUNDLED
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 BROKEN = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": \n</tool_call>'

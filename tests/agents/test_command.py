@@ -18,12 +18,12 @@ from arl_agents.command import program as programs
 from arl_agents.command.agent import Command
 from arl_agents.command.tool_server import MAX_WAITING, Calls, serving_tools
 
+from agentgym_rl.core.errors import AgentError, ConfigError, EnvError, InfraError
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import AgentError, ConfigError, EnvError, InfraError
-from agentgym_rl.registry import spec
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.registry import spec
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 TASK = Task("t", 0)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.trajectory import Outcome
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import EnvError
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.gym.env import Env, Step
 
 pytestmark = pytest.mark.slow  # the SDK takes seconds to import
 

@@ -12,11 +12,11 @@ import pytest
 from arl_agents.command.agent import Command
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.env import Env, Step
+from agentgym_rl.core.task import Task
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.task import Task
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gym.env import Env, Step
 
 sys.path.append(str(Path(__file__).parent))
 

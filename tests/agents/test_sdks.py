@@ -9,9 +9,9 @@ import pytest
 from arl_agents.command.agent import Command
 from arl_agents.react import React
 
-from agentgym_rl.agent import Agent
-from agentgym_rl.registry import make_agent
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.registry import make_agent
 
 pytestmark = [
     pytest.mark.slow,  # they take seconds to import

@@ -8,8 +8,8 @@ import torch
 from agentgym_rl.algo.losses import LossTokens, TokenObjective, policy_loss
 from agentgym_rl.algo.own_loss import check_loss
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.loading import check_findable
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.imports import check_findable
 
 HERE = "tests.algo.test_own_loss"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.trajectory import Row
+from agentgym_rl.core.trajectory import Row
 
 
 def row(tokens: list[int], mask: list[int], temperature: float = 1.0) -> Row:

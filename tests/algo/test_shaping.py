@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_rl.algo.shaping import overlong, shaped_rewards
+from agentgym_rl.algo.advantages import overlong, shaped_rewards
 from agentgym_rl.config import AlgoConfig, RewardConfig
 
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, Llama4TextConfig
 
-from agentgym_rl import cli
-from agentgym_rl.batch import StepReport
-from agentgym_rl.buffer import Group
+from agentgym_rl.cli import main as cli
 from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.weights.files import write_version
 
 STEPS = 3

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym_rl.batch import StepReport
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.trajectory import Row
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.trajectory import Row
+from agentgym_rl.storage.episode_log import EpisodeLog
 from agentgym_rl.weights.files import write_version
 
 

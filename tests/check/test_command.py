@@ -11,8 +11,8 @@ import pytest
 import toys  # type: ignore[import-not-found]
 
 from agentgym_rl import check_env
-from agentgym_rl.check import CRITERIA
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.check import CRITERIA
 from tests.e2e import forked
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,9 @@ import defects  # type: ignore[import-not-found]
 import pytest
 
 from agentgym_rl import EnvSpec, check_env
-from agentgym_rl.check import CRITERIA, Outcome, Report, closing
-from agentgym_rl.errors import SandboxError
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.check import CRITERIA, Outcome, Report
+from agentgym_rl.gym.check import support as closing
 
 PLANTED = {
     name: found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentgym_rl.check.forms import json_problem, messages_problem, tools_problem
+from agentgym_rl.gym.check.forms import json_problem, messages_problem, tools_problem
 
 
 def tool(**function) -> dict:

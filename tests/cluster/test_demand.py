@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentgym_rl.cluster.demand import Demand, Node, check, demands, table, totals
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 EIGHT = [Node("head", cpus=32, gpus=8), Node("second", cpus=32, gpus=8)]
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from agentgym_rl import cli
+from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
-from agentgym_rl.dry_run import dry_run
+from agentgym_rl.run.dry_run import dry_run
 
 
 def test_every_process_with_its_command_line(tmp_path):

@@ -15,8 +15,8 @@ import pytest
 
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.errors import ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.core.errors import ProcessDied
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SAYS = """
@@ -191,7 +191,7 @@ from pathlib import Path
 sys.path.insert(0, {str(tmp_path)!r})
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.cluster.spec import ProcessSpec
 async def main(server):
     async with Forks(server) as forks, LocalProcesses(
         Path({str(tmp_path)!r}), stop_timeout_s=1, forks=forks

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from agentgym_rl import process
+from agentgym_rl.cluster import spec as process
 from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.cluster.spec import may_use_gpu
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.forks import fork_server
-from agentgym_rl.process import may_use_gpu
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.run.launch import fork_server
 
 CPU = {"engine.device": "cpu", "trainer.device": "cpu"}
 WORKERS = {"rollout.workers": 2}
@@ -48,7 +48,7 @@ def test_ranks_are_forked_beside_an_engine_that_is_not():
 def test_workers_are_forked_where_nothing_else_is():
     modules = imports_of(**{"engine.device": "cuda", "trainer.device": "cuda"} | WORKERS)
     assert modules is not None
-    assert "agentgym_rl.worker" in modules
+    assert "agentgym_rl.workers.process" in modules
     assert not any("trainer" in name or "engines" in name for name in modules)
 
 

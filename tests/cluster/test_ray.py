@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from agentgym_rl.cluster.demand import Demand
-from agentgym_rl.errors import ConfigError, ProcessDied
-from agentgym_rl.process import ProcessSpec
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.core.errors import ConfigError, ProcessDied
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ SLEEP = "import time; time.sleep(600)"
 
 @pytest.fixture
 def run(ray_cluster, tmp_path):
-    from agentgym_rl.cluster.ray_processes import RayProcesses
+    from agentgym_rl.cluster.ray.processes import RayProcesses
 
     def run(use, *demands, shared=()):
         async def main():
@@ -183,7 +183,7 @@ def test_ends_of_finite_children(run):
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(run, tmp_path, monkeypatch):
-    from agentgym_rl.cluster.ray_processes import RayProcesses
+    from agentgym_rl.cluster.ray.processes import RayProcesses
 
     (tmp_path / "mine").mkdir()
 

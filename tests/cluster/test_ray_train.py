@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.audit.exactly_once import audit_ledger
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 pytestmark = pytest.mark.slow

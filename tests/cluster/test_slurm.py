@@ -12,7 +12,7 @@ import pytest
 from agentgym_rl.cluster.demand import Demand
 from agentgym_rl.cluster.slurm import cpus_per_node, script
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 
 def job(tmp_path, **keys):

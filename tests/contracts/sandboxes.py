@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import pytest
 
-from agentgym_rl.errors import SandboxUnavailable
-from agentgym_rl.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
+from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.gym.sandbox import Capabilities, Limits, Sandbox, SandboxBackend
 
 T = TypeVar("T")
 LIMITS = Limits(wall_s=20.0)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.agent import Agent
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.errors import AgentError, ConfigError, EnvError
+from agentgym_rl.core.task import Task
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import AgentError, ConfigError, EnvError
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.registry import listing
-from agentgym_rl.task import Task
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.registry import listing
+from agentgym_rl.models.resolve import BUNDLED
 
 PROGRAM = Path(__file__).with_name("program.py")
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

@@ -15,20 +15,20 @@ import pytest
 import torch
 
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.engine import Delta, Engine, Interrupt, SamplingParams
-from agentgym_rl.errors import ContextLengthError, EngineError, WeightsError
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.core.engine import Delta, Engine, Interrupt, SamplingParams
+from agentgym_rl.core.errors import ContextLengthError, EngineError, WeightsError
+from agentgym_rl.models.resolve import BUNDLED
 
 Factory = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
 @asynccontextmanager
 async def _embedded() -> AsyncIterator[Engine]:
-    from agentgym_rl.asgi import serving
-    from agentgym_rl.engines.client import HttpEngine
+    from agentgym_rl.engines.client.client import HttpEngine
     from agentgym_rl.engines.embedded.app import App
     from agentgym_rl.engines.embedded.engine import EmbeddedEngine
     from agentgym_rl.engines.embedded.model import load_model
+    from agentgym_rl.runtime.http_server import serving
 
     torch.set_num_threads(1)
     config = EmbeddedEngineConfig(device="cpu", max_model_len=512)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl import check_env, make
-from agentgym_rl.check import Outcome
-from agentgym_rl.registry import listing
+from agentgym_rl.gym.check import Outcome
+from agentgym_rl.gym.registry import listing
 
 from .sandboxes import working
 

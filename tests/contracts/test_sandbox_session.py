@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import Status
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import Status
 
 from .sandboxes import EACH, LIMITS, Opened, opened
 

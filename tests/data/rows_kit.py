@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.data import Row, Rows, RowTask, RowTasks, row_tasks, text_field
+from agentgym_rl.gym.data import Row, Rows, RowTask, RowTasks, row_tasks, text_field
 
 
 def ask(row: Row) -> RowTask:

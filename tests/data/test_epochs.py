@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from agentgym_rl.data import Epochs, without_end
-from agentgym_rl.data.epochs import permuted
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import SeededTasks, Task, TaskSource
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import SeededTasks, Task, TaskSource
+from agentgym_rl.gym.data import Epochs, without_end
+from agentgym_rl.gym.data.epochs import permuted
 
 
 class Counted(TaskSource):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from agentgym_rl.data import Epochs, Rows, TaskLoader, row_tasks
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.data import Epochs, Rows, TaskLoader, row_tasks
 
 from .rows_kit import asked, choose, write
 

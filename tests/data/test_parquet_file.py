@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from agentgym_rl.data import Rows, RowTasks, row_tasks
-from agentgym_rl.data.recent import Recent
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.data import Rows, RowTasks, row_tasks
+from agentgym_rl.gym.data.reader import Recent
 
 from .rows_kit import choose
 

@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 
-from agentgym_rl.data import Rows, RowTask, row_tasks
-from agentgym_rl.data.hub import commit_of
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.data import Rows, RowTask, row_tasks
+from agentgym_rl.gym.data.hub import commit_of
 
 from .rows_kit import asked, choose, choose_several, write
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import pytest
 from pydantic import BaseModel
 
-from agentgym_rl.arguments import load_configuration, parse
+from agentgym_rl.cli.eval_targets import evaluated
+from agentgym_rl.cli.flags import make_parser
+from agentgym_rl.cli.parse import load_configuration, parse
 from agentgym_rl.config import Config, load_config, section_types
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.eval_arguments import evaluated
-from agentgym_rl.flags import make_parser
+from agentgym_rl.core.errors import ConfigError
 from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands, spoken
 
 LANGUAGES = {"bash", "python", "toml", "json", "text"}

@@ -5,8 +5,8 @@ from string import Template
 
 import pytest
 
-from agentgym_rl.gateway import requests as chat
 from agentgym_rl.gateway.dialects.responses import requests as responses
+from agentgym_rl.gateway.request import chat_request as chat
 from agentgym_rl.trainer.world import join_world
 from tests.docs.blocks import ROOT, blocks, load_script
 
@@ -39,7 +39,7 @@ def test_every_variable_of_a_program_is_in_the_docs():
 
 
 def test_every_agent_is_in_the_docs():
-    from agentgym_rl.registry import names
+    from agentgym_rl.gym.registry import names
 
     text = (ROOT / "docs" / "agents.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \| .+ \| .*\|$", text, re.MULTILINE))

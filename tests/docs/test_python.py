@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentgym_rl.errors import SandboxUnavailable
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.models.resolve import BUNDLED
 from tests.docs.blocks import Block, blocks
 
 # The block with these words goes on from a session of the gateway: tests/gateway/test_lineages.py.
@@ -53,7 +53,7 @@ async def a_call_and_its_answer() -> dict[str, Any]:
 async def an_environment_that_asks_the_pool() -> dict[str, Any]:
     from types import SimpleNamespace
 
-    from agentgym_rl.verifier import VerifierHandle
+    from agentgym_rl.gym.verifier import VerifierHandle
 
     return {
         "VerifierHandle": VerifierHandle,

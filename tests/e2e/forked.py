@@ -25,7 +25,7 @@ from agentgym_rl.config import Config
 from agentgym_rl.engines.launch import engine_imports
 from agentgym_rl.trainer.launch import rank_environment, rank_imports
 
-CONTROLLER = ("agentgym_rl.run", "agentgym_rl.eval_run", "agentgym_rl.inspect.training_text")
+CONTROLLER = ("agentgym_rl.run.train", "agentgym_rl.evaluate.command", "agentgym_rl.report.run")
 TOKENS_AND_TYPES = ("openai", "openai.types.chat", "matplotlib.figure", "arl_envs.math")
 IMPORT_TIMEOUT_S = 240.0
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.arguments import load_configuration, parse
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.eval_records import EvalRecords
-from agentgym_rl.ledger import audit_ledger
-from agentgym_rl.resumed import begin, check_kept
-from agentgym_rl.run import _PlayedRun
+from agentgym_rl.audit.exactly_once import audit_ledger
+from agentgym_rl.cli.parse import load_configuration, parse
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.run.resume import begin, check_kept
+from agentgym_rl.run.train import _PlayedRun
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.evaluations import EvalRecords
 
 from .conftest import Run
 from .forked import arl

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 
 from .conftest import Run, descendants, gone
 

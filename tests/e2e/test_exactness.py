@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym_rl.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 sys.path.append(str(Path(__file__).parents[2]))
 

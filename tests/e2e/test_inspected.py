@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from agentgym_rl.algo.advantages import episode_advantages
-from agentgym_rl.episode_reader import EpisodeReader
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
 from .forked import arl
 

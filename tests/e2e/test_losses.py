@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.audit.exactly_once import audit_ledger
 
 from .conftest import Run
 from .forked import arl

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.eval_folder import read_folder
-from agentgym_rl.ledger import audit_ledger
-from agentgym_rl.model_export import export_trained
-from agentgym_rl.replay import replay
+from agentgym_rl.audit.exactly_once import audit_ledger
+from agentgym_rl.audit.replay_batch import replay
+from agentgym_rl.evaluate.folder import read_folder
+from agentgym_rl.export.model import export_trained
 
 from .forked import arl
 

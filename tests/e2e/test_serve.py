@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.audit.exactly_once import audit_ledger
 
 from .forked import ForkedArl
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.ledger import audit_ledger
+from agentgym_rl.audit.exactly_once import audit_ledger
 
 from .conftest import Run, descendants
 

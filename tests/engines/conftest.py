@@ -33,14 +33,14 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).parent))  # for vllm_routes
 
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.journal import Journal
 from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.http_server import serving
 
 VOCAB = 640  # the bundled tokenizer's
 _SMALL: dict[str, Any] = {

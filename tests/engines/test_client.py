@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agentgym_rl.asgi import read_body, reply, serving
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import ContextLengthError, EngineError, RequestRefused
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import ContextLengthError, EngineError, RequestRefused
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.runtime.http_server import read_body, reply, serving
 
 
 def _choice(ids, finish=None, versions=None, **more):

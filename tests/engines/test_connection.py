@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import EngineError
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import EngineError
+from agentgym_rl.engines.client.client import HttpEngine
 
 CHOICE = {
     "token_ids": [1],

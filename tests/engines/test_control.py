@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from vllm_routes import VllmServer
 
-from agentgym_rl.engine import PAUSE_PATHS, UNKNOWN_VERSION
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.core.engine import PAUSE_PATHS, UNKNOWN_VERSION
+from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.engines.client.client import HttpEngine
 
 SWAP = [PAUSE_PATHS["recompute"], "/finish_weight_update", "/resume"]
 STAGE = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"]

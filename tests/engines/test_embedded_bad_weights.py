@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import torch
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.errors import EngineError, WeightsError
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import EngineError, WeightsError
 from agentgym_rl.weights.files import write_version
 
 

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines import wire
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import RequestRefused
+from agentgym_rl.engines import protocol as wire
 from agentgym_rl.engines.embedded.grammars import Grammars
-from agentgym_rl.errors import RequestRefused
-from agentgym_rl.gateway.lark import Lark
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.gateway.parsers.lark import Lark
+from agentgym_rl.models.resolve import BUNDLED
 
 PROMPT, END = [5, 6, 7], 2
 TOKENIZER = Tokenizer.from_file(str(BUNDLED / "tokenizer.json"))

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
 
 TOLERANCE = 1e-4
 DECODERS = {

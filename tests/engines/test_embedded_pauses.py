@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.embedded.admission import Refused
-from agentgym_rl.errors import EngineError
 
 LONG = SamplingParams(max_tokens=250)
 

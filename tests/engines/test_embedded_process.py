@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import EngineError
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import EngineError
+from agentgym_rl.engines.client.client import HttpEngine
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import time
 import pytest
 from tokenizers import Tokenizer
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines import wire
-from agentgym_rl.errors import ContextLengthError
-from agentgym_rl.model import BUNDLED, tokenizer_hash
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import ContextLengthError
+from agentgym_rl.engines import protocol as wire
+from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 
 PROMPT = [5, 6, 7]
 

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from agentgym_rl.engines import wire
+from agentgym_rl.engines import protocol as wire
 
 PROMPT = [5, 6, 7]
 

@@ -6,8 +6,8 @@ import re
 import pytest
 from safetensors.torch import load_file
 
-from agentgym_rl.awake import ENGINES
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.runtime.pausable_clock import ENGINES
 from agentgym_rl.weights.files import write_version
 
 LONG = SamplingParams(max_tokens=200, seed=3)

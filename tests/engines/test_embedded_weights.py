@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.engines.embedded.journal import read_journal
 from agentgym_rl.engines.embedded.module_decoder import cache_argument
-from agentgym_rl.errors import WeightsError
 from agentgym_rl.weights.adapter import base_checksum, merged, named, read_base
 from agentgym_rl.weights.files import write_version
 

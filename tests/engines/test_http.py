@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvloop
 
-from agentgym_rl.engines.http import BadReply, HttpPool, ServerDisconnectedError
+from agentgym_rl.engines.client.http import BadReply, HttpPool, ServerDisconnectedError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.errors import EngineError
 
 SAMPLING = SamplingParams(max_tokens=9)
 

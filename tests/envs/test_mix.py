@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_rl import Env, SyncEnv, Task
-from agentgym_rl.data import TaskLoader
-from agentgym_rl.env import Step
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import SeededTasks, TaskSource
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import SeededTasks, TaskSource
+from agentgym_rl.gym.data import TaskLoader
+from agentgym_rl.gym.env import Step
 
 HERE = __name__
 

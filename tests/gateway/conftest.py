@@ -13,15 +13,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engine import Sampler
+from agentgym_rl.core.engine import Sampler
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 from agentgym_rl.engines.scripted import JournalEntry, Say, ScriptedEngine
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.template import ChatTemplate
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import ChatTemplate
+from agentgym_rl.models.resolve import BUNDLED
 
 sys.path.insert(0, str(Path(__file__).parent))  # for routed, which several files share
 

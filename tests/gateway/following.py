@@ -9,7 +9,7 @@ from reading import read
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.parsers import readers_of
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 
 END = "<|im_end|>"
 

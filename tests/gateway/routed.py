@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 
-from agentgym_rl.engine import Delta, SamplingParams
+from agentgym_rl.core.engine import Delta, SamplingParams
+from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say
-from agentgym_rl.gateway.router import Router
 
 PROMPT, STOP = [1, 2, 3], 9
 STORY = [*range(100, 112), STOP]

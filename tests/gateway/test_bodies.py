@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from agentgym_rl.gateway.bodies import Bodies
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.requests import parse_request
+from agentgym_rl.gateway.request.chat_request import parse_request
+from agentgym_rl.gateway.request.request_cache import Bodies
 
 SAID = [
     {"role": "system", "content": "Be brief, [{"},

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.errors import ContextLengthError
+from agentgym_rl.core.errors import ContextLengthError
 
 
 def _post(scene, session, words, **fields):

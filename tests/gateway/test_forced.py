@@ -8,8 +8,8 @@ import pytest
 from following import END, follows
 from reading import tool
 
+from agentgym_rl.core.errors import RequestRefused
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.errors import RequestRefused
 
 FIRST = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "What is 3*4?"}]
 ANSWER = "The answer is \\boxed{12}."

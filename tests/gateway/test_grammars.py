@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from reading import tool
 
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.grammar_schema import prepared
-from agentgym_rl.gateway.reply_form import ReplyForm
+from agentgym_rl.gateway.parsers.lark import prepared
+from agentgym_rl.gateway.request.reply_form import ReplyForm
 
 TOOL = tool(
     "f",

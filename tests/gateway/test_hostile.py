@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from agentgym_rl import asgi
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway import intake
+from agentgym_rl.gateway.server import intake
+from agentgym_rl.runtime import http_server as asgi
 
 BODY = {"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/completions", "/v1/messages/count_tokens")

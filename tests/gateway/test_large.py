@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from agentgym_rl.gateway import intake
-from agentgym_rl.gateway.chat import TooLong
-from agentgym_rl.gateway.walks import Step, Walk, Walks
+from agentgym_rl.gateway.server import intake
+from agentgym_rl.gateway.session.locate import Step, Walk, Walks
+from agentgym_rl.gateway.template.chat_format import TooLong
 
 SIZE = 1_500_000
 CONTEXT = 4096

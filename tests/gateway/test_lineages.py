@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.template import ChatTemplate
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import ChatTemplate
 from tests.docs.blocks import blocks
 
 TITLES = [{"role": "system", "content": "Name this."}, {"role": "user", "content": "3*4?"}]

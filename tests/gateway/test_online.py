@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import load_config
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.online.app import AdminApp
-from agentgym_rl.online.desk import Desk
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.serve.app import AdminApp
+from agentgym_rl.serve.desk import Desk
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 KEY = "admin-key"
 

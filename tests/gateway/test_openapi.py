@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from agentgym_rl.gateway import requests, schemas
+from agentgym_rl.gateway.request import chat_request as requests
+from agentgym_rl.gateway.server import schemas
 
 
 def _document(scene):

@@ -10,13 +10,13 @@ from reading import tool
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers import readers_of
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.streamed import StreamedMessage
-from agentgym_rl.gateway.template import ChatTemplate
-from agentgym_rl.model import BUNDLED, BUNDLED_MODELS
+from agentgym_rl.gateway.relay.turn import StreamedMessage
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import ChatTemplate
+from agentgym_rl.models.resolve import BUNDLED, BUNDLED_MODELS
 
 TURN = """\
 {%- for m in messages %}

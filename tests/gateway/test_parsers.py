@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts
 
 from agentgym_rl.gateway.parsers import HermesParser, TextParser, ToolCall, parse_call
-from agentgym_rl.gateway.stops import StopCutter
+from agentgym_rl.gateway.turn import StopCutter
 
 
 def _parse(*pieces):

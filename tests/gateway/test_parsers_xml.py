@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
 from agentgym_rl.gateway.parsers import Qwen3XmlParser, ToolCall
-from agentgym_rl.gateway.parsers.schemas import value_json
+from agentgym_rl.gateway.parsers.qwen3_xml import value_json
 
 TOOL = tool(text={"type": "string"}, count={"type": "integer"}, more={"type": "object"})
 

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.session_table import SessionTable
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session_table import SessionTable
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_key_opens_its_own_session_only(scene, words):
 
 
 def test_closed_keys_are_remembered_within_bounds(monkeypatch):
-    monkeypatch.setattr("agentgym_rl.gateway.session_table._REMEMBERED", 2)
+    monkeypatch.setattr("agentgym_rl.gateway.session.session_table._REMEMBERED", 2)
     table = SessionTable()
     policy = SessionSampling(max_tokens=1)
     sessions = [Session(str(n), sampling=policy, turn_timeout_s=1) for n in range(3)]

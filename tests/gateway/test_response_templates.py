@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import CUTS, Read, check_cuts, read, texts, tool
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers import ResponseTemplate, ResponseTemplateParser, ToolCall
-from agentgym_rl.gateway.parsers.long_spaces import LongSpaces
+from agentgym_rl.gateway.parsers.response_template import LongSpaces
 
 TOOLS = [tool(text={"type": "string"}, count={"type": "integer"})]
 START = "<|im_start|>assistant\n"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.gateway.conversations import Conversations
+from agentgym_rl.gateway.session.stored_responses import Conversations
 
 PATH = "/v1/responses"
 MESSAGE = {"role": "user", "content": "Hi"}

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from routed import PROMPT, STOP, STORY, begin, heard, routed, some, tells
 
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import ConfigError, ContextLengthError, EngineError, RequestRefused
+from agentgym_rl.core.task import derived_seed
+from agentgym_rl.engines.router.replicas import Replica, Replicas
+from agentgym_rl.engines.router.router import COUNTERS
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.errors import ConfigError, ContextLengthError, EngineError, RequestRefused
-from agentgym_rl.gateway.replicas import Replica, Replicas
-from agentgym_rl.gateway.router import COUNTERS
-from agentgym_rl.seeding import derived_seed
 
 
 # ---------------------------------------------------------------------- one engine, and where to

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from routed import heard
 
-from agentgym_rl.engine import UNKNOWN_VERSION, SamplingParams
+from agentgym_rl.core.engine import UNKNOWN_VERSION, SamplingParams
+from agentgym_rl.core.errors import EngineError
+from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.errors import EngineError
-from agentgym_rl.gateway.router import Router
 
 pytestmark = pytest.mark.slow
 

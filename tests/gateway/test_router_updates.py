@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from routed import PROMPT, STORY, begin, heard, heard_while, routed, some, tells
 
-from agentgym_rl.engine import UNKNOWN_VERSION
+from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.core.errors import EngineError
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.errors import EngineError
 
 
 # ---------------------------------------------------------------------- versions nobody reported

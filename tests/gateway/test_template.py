@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.chat import ChatFormat, Detokenizer
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.gateway.parsers.families import detect
-from agentgym_rl.gateway.template import ChatTemplate, EndlessTemplate
-from agentgym_rl.model import BUNDLED, tokenizer_hash
+from agentgym_rl.gateway.template.chat_format import ChatFormat, Detokenizer
+from agentgym_rl.gateway.template.template import ChatTemplate, EndlessTemplate
+from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 
 EXOTIC = """\
 {%- macro say(role, text) -%}

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.messages import message_key
-from agentgym_rl.gateway.template import ChatTemplate
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import ChatTemplate
 
 
 @pytest.fixture

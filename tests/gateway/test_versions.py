@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.engine import UNKNOWN_VERSION
+from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.router import Router
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import random
 
 from worlds import KINDS, REPLIES, World
 
-from agentgym_rl.gateway.tree import Tree
-from agentgym_rl.gateway.walks import Walks
+from agentgym_rl.gateway.session.locate import Walks
+from agentgym_rl.gateway.session.tree import Tree
 
 
 class WatchedTree(Tree):
@@ -31,7 +31,7 @@ class WatchedTree(Tree):
 
 
 def test_walks_lead_where_following_everything_leads(words, chat, spell, monkeypatch):
-    monkeypatch.setattr("agentgym_rl.gateway.sessions.Tree", WatchedTree)
+    monkeypatch.setattr("agentgym_rl.gateway.session.session.Tree", WatchedTree)
     chance, num_short = random.Random(3), 0
     for edited in ["fork", "trust"] * 3:
         replies = [(chance.choice(REPLIES), str(number)) for number in range(5)]

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agentgym_rl.buffer import Group
-from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Credit, Outcome, Row, Trajectory
 from agentgym_rl.inspector.app import InspectorApp
 from agentgym_rl.inspector.changes import Changes
 from agentgym_rl.inspector.folders import Runs
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Credit, Outcome, Row, Trajectory
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 TOKENS = [1, 40, 60, 41, 60, 61]
 CONFIG = """steps = 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_runs import TOKENS, make_client, make_row
 
-from agentgym_rl.token_file import write_tokens
+from agentgym_rl.storage.trained_tokens import write_tokens
 
 EPISODES = "/api/runs/first/episodes"
 

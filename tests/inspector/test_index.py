@@ -6,12 +6,12 @@ from contextlib import closing
 import pytest
 from made_runs import make_episode, make_run
 
-from agentgym_rl.buffer import Group
-from agentgym_rl.episode_log import EpisodeLog
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
 from agentgym_rl.inspector import index as module
 from agentgym_rl.inspector.index import EpisodeIndex
 from agentgym_rl.inspector.query import Query
-from agentgym_rl.task import Task
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 
 @pytest.fixture

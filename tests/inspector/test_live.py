@@ -10,8 +10,8 @@ import time
 import aiohttp
 import pytest
 
-from agentgym_rl.cli import _main
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.cli.main import _main
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.inspector import inspect_live
 from agentgym_rl.inspector.export import write_html
 from agentgym_rl.inspector.folders import Runs

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 from made_runs import make_episode, make_run
 
-from agentgym_rl.buffer import Group
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.episode_reader import EpisodeReader
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Credit, Outcome
 from agentgym_rl.inspector import inspect_live
 from agentgym_rl.inspector.export import write_html
 from agentgym_rl.inspector.folders import Runs
-from agentgym_rl.task import Task
-from agentgym_rl.token_file import write_tokens
-from agentgym_rl.trajectory import Credit, Outcome
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.trained_tokens import write_tokens
 
 try:
     from playwright.sync_api import expect, sync_playwright

@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.episode_reader import Facts, GroupFacts
 from agentgym_rl.inspector.index import EpisodeIndex
 from agentgym_rl.inspector.query import SORTS, STATUSES, Query
+from agentgym_rl.storage.episode_reader import Facts, GroupFacts
 
 few = st.sampled_from
 numbers = few([-1.0, 0.0, 0.25, 1.0])

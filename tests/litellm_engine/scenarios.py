@@ -25,11 +25,11 @@ from someones_model import (  # noqa: E402
     refusing,
 )
 
-from agentgym_rl.asgi import serving  # noqa: E402
-from agentgym_rl.cli import _cause  # noqa: E402
+from agentgym_rl.cli.main import _cause  # noqa: E402
 from agentgym_rl.config import load_config  # noqa: E402
-from agentgym_rl.eval_run import evaluate_model  # noqa: E402
-from agentgym_rl.inspect.progress import make_progress  # noqa: E402
+from agentgym_rl.evaluate.command import evaluate_model  # noqa: E402
+from agentgym_rl.report.progress import make_progress  # noqa: E402
+from agentgym_rl.runtime.http_server import serving  # noqa: E402
 
 QUICK = {
     "engine.type": "litellm",

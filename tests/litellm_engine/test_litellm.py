@@ -17,10 +17,10 @@ import pytest
 from someones_claude import SomeonesClaude
 from someones_model import KEY, gold
 
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import load_config
-from agentgym_rl.endpoint import check_endpoint
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.evaluate.foreign_model import check_endpoint
+from agentgym_rl.runtime.http_server import serving
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentgym_rl.plan.clock import Stalled, run_virtual
 from agentgym_rl.plan.cores import Cores, Process
-from agentgym_rl.waiting import Changes
+from agentgym_rl.runtime.waiting import Changes
 
 seconds = st.floats(0.001, 1000.0)
 several = st.lists(seconds, min_size=1, max_size=12)

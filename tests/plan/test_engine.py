@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.clock import run_virtual
 from agentgym_rl.plan.cores import Cores
 from agentgym_rl.plan.engine import Request, SimulatedEngine

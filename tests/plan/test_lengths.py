@@ -5,10 +5,10 @@ import statistics
 import numpy as np
 import pytest
 
+from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 from agentgym_rl.plan.decode_steps import decode_steps, engine_rates, line
 from agentgym_rl.plan.lengths import DrawnShapes, Limits, RecordedShapes, Turn
 from agentgym_rl.plan.rates import LengthRates
-from agentgym_rl.trajectory import Outcome, Row, Trajectory
 
 WIDE = Limits(100_000, 1_000_000)
 

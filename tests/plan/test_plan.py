@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from agentgym_rl import cli
+from agentgym_rl.cli import main as cli
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.command import Asked, plan
 from agentgym_rl.plan.gpus import rates_of
 from agentgym_rl.plan.rates import HardwareRates, load_rates

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.plan.rates import RolloutRates
 
 from .conftest import RATES

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from agentgym_rl import Env
-from agentgym_rl.buffer import Group
 from agentgym_rl.config import Config, dump_toml
-from agentgym_rl.env import Step
-from agentgym_rl.episode import EpisodeEnv
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.registry import make
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.gym.env import Step
+from agentgym_rl.gym.registry import make
+from agentgym_rl.rollout.episode import EpisodeEnv
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 
 class Guess(Env):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl import cli
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.trajectory import Outcome
+from agentgym_rl.cli import main as cli
+from agentgym_rl.core.trajectory import Outcome
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
 sys.path.insert(0, str(Path(__file__).parent))
 import guess

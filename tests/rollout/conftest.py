@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym_rl.buffer import Group
-from agentgym_rl.trajectory import Outcome, Row, Trajectory
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.trajectory import Outcome, Row, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))  # for someones_*, which several files share
 

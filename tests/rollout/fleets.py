@@ -13,14 +13,14 @@ from select import select
 
 from safetensors.torch import load_file
 
-from agentgym_rl import servers
 from agentgym_rl.cluster.forking import Forks, ForkServer
 from agentgym_rl.cluster.local import LocalProcesses
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.elastic_fleet import ElasticFleet
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.engines.launch import engine_imports
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.fleet import servers
+from agentgym_rl.fleet.elastic import ElasticFleet
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.launch import rank_environment
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles

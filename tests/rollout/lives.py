@@ -11,23 +11,23 @@ from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 
-from agentgym_rl.batch import StepReport
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.controller import Controller
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.metrics import MetricsFile, finite, rewrite_metrics
-from agentgym_rl.recovery import NOTHING, recover
-from agentgym_rl.run_dir import create_run_dir
-from agentgym_rl.task import Task
-from agentgym_rl.timeline import PhasesFile
-from agentgym_rl.trainer.manifest import (
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.task import Task
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.storage.checkpoint_manifest import (
     Manifest,
     lineage_after,
     newest_checkpoint,
     read_manifest,
 )
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile, finite, rewrite_metrics
+from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.recovery import NOTHING, recover
+from agentgym_rl.storage.run_folder import create_run_dir
 
 from .conftest import Publications, make_group
 

@@ -10,11 +10,11 @@ from arl_agents.react import React
 from someones_model import SomeonesModel
 
 from agentgym_rl import Agent
-from agentgym_rl.asgi import serving
-from agentgym_rl.cli import _cause
+from agentgym_rl.cli.main import _cause
 from agentgym_rl.config import load_config
-from agentgym_rl.eval_run import evaluate_model
-from agentgym_rl.inspect.progress import make_progress
+from agentgym_rl.evaluate.command import evaluate_model
+from agentgym_rl.report.progress import make_progress
+from agentgym_rl.runtime.http_server import serving
 
 QUICK = {
     "engine.type": "openai",

@@ -8,12 +8,12 @@ from typing import Any
 import anthropic
 import openai
 
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import GatewayConfig, OpenAIEngineConfig
 from agentgym_rl.gateway.relay import Relay
 from agentgym_rl.gateway.relay.openai_upstream import OpenAIUpstream
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.runtime.http_server import serving
 
 NAME = "someones/model"
 FUNCTION = {"name": "add", "parameters": {"type": "object", "properties": {}}}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym_rl.batch import BatchShard
-from agentgym_rl.batching import batch_metrics, split_batch, taught, why_nothing_taught
-from agentgym_rl.buffer import Group
+from agentgym_rl.controller.batches import batch_metrics, split_batch, taught, why_nothing_taught
+from agentgym_rl.core.batch import BatchShard
+from agentgym_rl.core.group import Group
 
 
 def episodes_of(shards: list[BatchShard], minibatch: int) -> list[int]:

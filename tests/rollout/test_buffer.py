@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.buffer import Buffer, capacity
 from agentgym_rl.config import RolloutConfig
+from agentgym_rl.controller.buffer import Buffer, capacity
 
 GOLDEN = Path(os.environ.get("ARL_GOLDEN", Path(__file__).parents[1] / "golden" / "losses.json"))
 

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from agentgym_rl import colocation
-from agentgym_rl.awake import ENGINES
-from agentgym_rl.colocation import Colocation
 from agentgym_rl.config import load_config
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.engines.router.router import Router
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.servers import Server
+from agentgym_rl.fleet import colocation
+from agentgym_rl.fleet.colocation import Colocation
+from agentgym_rl.fleet.servers import Server
+from agentgym_rl.runtime.pausable_clock import ENGINES
 
 
 class Device(Server):

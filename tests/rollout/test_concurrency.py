@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.adapting import METRIC, adapt
-from agentgym_rl.buffer import Buffer
-from agentgym_rl.concurrency import Concurrency, EngineLoad, Look
 from agentgym_rl.config import RolloutConfig, load_config
-from agentgym_rl.engine_loads import EngineLoads
-from agentgym_rl.engines.counters import read_counters
-from agentgym_rl.errors import ConfigError, EngineError
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.concurrency import METRIC, Concurrency, Look, adapt
+from agentgym_rl.core.engine import EngineLoad
+from agentgym_rl.core.errors import ConfigError, EngineError
+from agentgym_rl.engines.client.deltas import read_counters
+from agentgym_rl.fleet.loads import EngineLoads
 from agentgym_rl.plan.clock import run_virtual
 
 B = 4

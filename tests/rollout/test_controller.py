@@ -6,18 +6,18 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from agentgym_rl import controller as module
-from agentgym_rl.asgi import serving
-from agentgym_rl.batch import BatchShard, StepReport
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig, TrainerConfig
-from agentgym_rl.controller import Controller
-from agentgym_rl.controller_api import ControllerApi
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.metrics import MetricsFile, read_metrics
-from agentgym_rl.task import Task
-from agentgym_rl.timeline.phases import PhasesFile, read_phases
+from agentgym_rl.controller import controller as module
+from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.task import Task
+from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile, read_metrics
+from agentgym_rl.storage.phases import PhasesFile, read_phases
 
 from .conftest import Publications
 

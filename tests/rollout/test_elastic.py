@@ -10,17 +10,17 @@ import pytest
 from fleets import NAMES, Running, running, somebody_elses_engine
 from safetensors.torch import load_file
 
-from agentgym_rl import servers
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import load_config
-from agentgym_rl.elastic_api import FILE, ElasticApi, told
-from agentgym_rl.elastic_fleet import ElasticFleet
-from agentgym_rl.engine import EngineInfo, SamplingParams
+from agentgym_rl.core.engine import EngineInfo, SamplingParams
+from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.vllm.checks import Checked
-from agentgym_rl.errors import ConfigError, InfraError
-from agentgym_rl.fleet_checks import check_joins
-from agentgym_rl.fleet_members import Members
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.fleet import servers
+from agentgym_rl.fleet.checks import check_joins
+from agentgym_rl.fleet.elastic import ElasticFleet
+from agentgym_rl.fleet.members import Members
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run.admin_api import FILE, ElasticApi, told
+from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.weights.files import write_version
 
 pytestmark = pytest.mark.slow

@@ -14,15 +14,15 @@ from someones_model import KEY, SomeonesModel, gold, nonsense
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import GatewayConfig, load_config
+from agentgym_rl.core.errors import ConfigError, InfraError
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.errors import ConfigError, InfraError
-from agentgym_rl.eval_run import evaluate_model
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.inspect.progress import make_progress
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.registry import make_sandbox
+from agentgym_rl.evaluate.command import evaluate_model
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.report.progress import make_progress
 
 pytestmark = pytest.mark.usefixtures("key")
 

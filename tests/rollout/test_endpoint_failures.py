@@ -7,7 +7,7 @@ import pytest
 from someones_eval import evaluate, typed
 from someones_model import KEY, Refusal, SomeonesModel, failing_first, hanging, nonsense, refusing
 
-from agentgym_rl.errors import ConfigError, InfraError, TooManyErrors
+from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 
 pytestmark = pytest.mark.usefixtures("key")
 

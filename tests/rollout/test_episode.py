@@ -11,20 +11,20 @@ from arl_agents.react import React
 from arl_envs.math.env import MathEnv
 
 from agentgym_rl import Agent, Env, Step
-from agentgym_rl.awake import ENGINES
 from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.errors import EnvError, SandboxError
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Trajectory
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.episode import Deadlines, EpisodeEnv, Player
-from agentgym_rl.errors import EnvError, SandboxError
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.specs import EnvSpec, wrapped
-from agentgym_rl.task import Task
-from agentgym_rl.trajectory import Outcome, Trajectory
-from agentgym_rl.wrappers import Wrapper
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.specs import EnvSpec, wrapped
+from agentgym_rl.gym.wrappers import Wrapper
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout.episode import Deadlines, EpisodeEnv, Player
+from agentgym_rl.runtime.pausable_clock import ENGINES
 
 
 class Quiz(Env):

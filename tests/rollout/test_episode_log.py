@@ -10,11 +10,11 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.batch import StepReport
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError, StorageError
-from agentgym_rl.task import Task
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.errors import ConfigError, StorageError
+from agentgym_rl.core.task import Task
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
 
 def statuses(path) -> dict[str, tuple]:
@@ -86,10 +86,10 @@ def test_what_was_logged_survives_a_kill(tmp_path):
     program = textwrap.dedent(
         """
         import asyncio, os, signal, sys
-        from agentgym_rl.buffer import Group
-        from agentgym_rl.episode_log import EpisodeLog
-        from agentgym_rl.task import Task
-        from agentgym_rl.trajectory import Outcome, Trajectory
+        from agentgym_rl.controller.buffer import Group
+        from agentgym_rl.storage.episode_log import EpisodeLog
+        from agentgym_rl.core.task import Task
+        from agentgym_rl.core.trajectory import Outcome, Trajectory
         async def main():
             log = EpisodeLog(sys.argv[1])
             member = Trajectory("e", "g", "t", Outcome.COMPLETED, 1.0, [])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_rl.estimates import mean, paired_difference, pass_at, pass_at_k
+from agentgym_rl.evaluate.statistics import mean, paired_difference, pass_at, pass_at_k
 
 
 @given(st.integers(1, 8), st.data())

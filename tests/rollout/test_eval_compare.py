@@ -7,12 +7,13 @@ import pytest
 from someones_eval import QUICK
 from someones_model import SomeonesModel, gold, nonsense
 
-from agentgym_rl import cli, eval_arguments
-from agentgym_rl.asgi import serving
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.eval_compare import compare, compare_folders
-from agentgym_rl.eval_run import evaluate_all
-from agentgym_rl.inspect.progress import make_progress
+from agentgym_rl.cli import eval_targets as eval_arguments
+from agentgym_rl.cli import main as cli
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.evaluate.command import evaluate_all
+from agentgym_rl.evaluate.compare import compare, compare_folders
+from agentgym_rl.report.progress import make_progress
+from agentgym_rl.runtime.http_server import serving
 
 pytestmark = pytest.mark.usefixtures("key")
 

@@ -13,11 +13,11 @@ import pytest
 from someones_eval import QUICK, evaluate
 from someones_model import SomeonesModel, gold, nonsense, refusing
 
-from agentgym_rl.asgi import serving
-from agentgym_rl.asked import Asked
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError, InfraError
-from agentgym_rl.eval_folder import open_folder
+from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.evaluate.folder import open_folder
+from agentgym_rl.evaluate.target import Asked
+from agentgym_rl.runtime.http_server import serving
 
 pytestmark = pytest.mark.usefixtures("key")
 

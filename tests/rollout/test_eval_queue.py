@@ -7,18 +7,18 @@ import pytest
 from safetensors.torch import load_file
 
 from agentgym_rl.config import Config, dump_toml, load_config
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.eval_queue import EvalQueue
-from agentgym_rl.eval_records import EvalRecord, EvalRecords
-from agentgym_rl.evaluator import Evaluator
-from agentgym_rl.inspect.progress import make_progress
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.recovery import Recovered
-from agentgym_rl.schedule import Due, Plan
-from agentgym_rl.services import NO_SERVICES
+from agentgym_rl.controller.schedule import Due, Plan
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.evaluate.during_training import Evaluator
+from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.gym.services import NO_SERVICES
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.report.progress import make_progress
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
+from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.storage.weights_folder import version_name
 from agentgym_rl.weights.files import write_version
-from agentgym_rl.weights.folder import version_name
 
 
 def config(**settings) -> Config:

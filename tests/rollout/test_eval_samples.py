@@ -5,8 +5,8 @@ from someones_eval import evaluate
 from someones_model import SomeonesModel, gold, nonsense
 
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.streamed import StreamedMessage
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.relay.turn import StreamedMessage
 
 pytestmark = pytest.mark.usefixtures("key")
 

@@ -8,13 +8,13 @@ import pytest
 from fleets import NAMES, Running, running, somebody_elses_engine
 from safetensors.torch import load_file
 
-from agentgym_rl import servers
 from agentgym_rl.config import load_config
-from agentgym_rl.engine import SamplingParams
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.engines.vllm.checks import Checked
-from agentgym_rl.errors import ProcessDied
-from agentgym_rl.fleet import Fleet
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.fleet import servers
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.files import write_version
 
 pytestmark = pytest.mark.slow

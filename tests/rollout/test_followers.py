@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from agentgym_rl import followed_fleet as module
-from agentgym_rl import followers as followers_module
 from agentgym_rl.config import Config
-from agentgym_rl.engine import EngineInfo
-from agentgym_rl.errors import ConfigError, InfraError
-from agentgym_rl.followed_fleet import FollowedFleet
-from agentgym_rl.followers import Followers, shortest
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.views import NumberedView, Told, Used
+from agentgym_rl.core.engine import EngineInfo
+from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.core.messages import NumberedView, Told, Used
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet import mirrors as followers_module
+from agentgym_rl.fleet.mirrors import Followers, shortest
+from agentgym_rl.workers import engines as module
+from agentgym_rl.workers.engines import FollowedFleet
 
 NAMES = ["engine-0", "engine-1", "engine-2"]
 

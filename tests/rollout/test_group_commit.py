@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.group_commit import GroupCommit
+from agentgym_rl.storage.batched_commits import GroupCommit
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 
 class Held:
@@ -142,7 +142,7 @@ def test_a_member_brought_twice_counts_when_it_is_there(tmp_path, group):
 
 
 def test_a_group_whose_row_is_refused_harms_no_other(tmp_path, group):
-    from agentgym_rl.task import Task
+    from agentgym_rl.core.task import Task
 
     async def play() -> list[object]:
         with closing(EpisodeLog(tmp_path / "episodes.db")) as log:

@@ -26,18 +26,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl import hub as module
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.hub import Busy, Hub, NotYours, Refused
-from agentgym_rl.recovery import Recovered
-from agentgym_rl.task import SeededTasks
-from agentgym_rl.task_cursor import TaskCursor
-from agentgym_rl.trajectory import Outcome, Trajectory
-from agentgym_rl.views import Lease
-from agentgym_rl.worker_lives import OpenGroup, WorkerLife
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.messages import Lease
+from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.workers import leases as module
+from agentgym_rl.workers.leases import Busy, Hub, NotYours, OpenGroup, Refused, WorkerLife
 from tests.exhaustive import EXHAUSTIVE
 
 from .conftest import make_row

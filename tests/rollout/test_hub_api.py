@@ -9,24 +9,25 @@ import aiohttp
 import msgspec
 import pytest
 
-from agentgym_rl import followers as followers_module
-from agentgym_rl import hub as hub_module
-from agentgym_rl import hub_api, hub_client
-from agentgym_rl.asgi import serving
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import TooManyErrors
-from agentgym_rl.followers import Followers
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.hub import Hub
-from agentgym_rl.hub_api import HubApi
-from agentgym_rl.hub_client import CutOff, HubClient, HubError, LeaseLost, RunEnding
-from agentgym_rl.task import Task, TaskSource
-from agentgym_rl.task_cursor import TaskCursor
-from agentgym_rl.trajectory import Outcome, Trajectory
-from agentgym_rl.views import Lease, Told
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.errors import TooManyErrors
+from agentgym_rl.core.messages import Lease, Told
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet import mirrors as followers_module
+from agentgym_rl.fleet.mirrors import Followers
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.workers import api as hub_api
+from agentgym_rl.workers import client as hub_client
+from agentgym_rl.workers import leases as hub_module
+from agentgym_rl.workers.api import HubApi
+from agentgym_rl.workers.client import CutOff, HubClient, HubError, LeaseLost, RunEnding
+from agentgym_rl.workers.leases import Hub
 
 from .conftest import make_row
 

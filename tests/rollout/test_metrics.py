@@ -7,9 +7,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from agentgym_rl.errors import StorageError
-from agentgym_rl.metrics import CollapseWatch, MetricsFile, Overlap, read_metrics
-from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.controller.overlap import Overlap
+from agentgym_rl.core.errors import StorageError
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile, read_metrics
 
 
 def episode(row, times: list[float]) -> Trajectory:

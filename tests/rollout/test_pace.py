@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import pytest
 
-from agentgym_rl.inspect.pace_text import pace_lines, token_lines, verdict_lines
-from agentgym_rl.loop_lag import LoopLag
-from agentgym_rl.pace import Meter, measuring
-from agentgym_rl.sandbox import SandboxStats, Status
-from agentgym_rl.services import Services
-from agentgym_rl.views import Used
+from agentgym_rl.core.messages import Used
+from agentgym_rl.gym.sandbox import SandboxStats, Status
+from agentgym_rl.gym.services import Services
+from agentgym_rl.report.figures import pace_lines, token_lines, verdict_lines
+from agentgym_rl.rollout.throughput import Meter, measuring
+from agentgym_rl.runtime.loop_lag import LoopLag
 
 
 def lag_of(*late_ms: float) -> LoopLag:

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from agentgym_rl import Env, Step
-from agentgym_rl import prompt_lengths as counting
 from agentgym_rl.config import load_config
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.prompt_lengths import check_prompts
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout import preflight as counting
+from agentgym_rl.rollout.preflight import check_prompts
 
 SHORT, LONG = "What is 2+3?", "number word " * 100
 

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from agentgym_rl.buffer import Buffer
-from agentgym_rl.ledger import audit_ledger
-from agentgym_rl.trainer.manifest import newest_checkpoint
+from agentgym_rl.audit.exactly_once import audit_ledger
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint
 
 from .lives import STEPS, Mortal, begin, live
 

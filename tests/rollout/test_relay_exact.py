@@ -4,10 +4,10 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.gateway.chat import ChatFormat
-from agentgym_rl.gateway.sampling import SessionSampling
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
 
 pytest.importorskip("anthropic")
 

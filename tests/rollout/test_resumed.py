@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.data import Rows, row_tasks
-from agentgym_rl.data.index import RowTask
-from agentgym_rl.episode_log import EpisodeLog, check_log
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.resumed import check_kept, check_resumable
-from agentgym_rl.run_dir import EPISODES, create_run_dir, record_tasks
-from agentgym_rl.task import SeededTasks, Task, TaskSource
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import SeededTasks, Task, TaskSource
+from agentgym_rl.gym.data import Rows, row_tasks
+from agentgym_rl.gym.data.index import RowTask
+from agentgym_rl.run.resume import check_kept, check_resumable
+from agentgym_rl.storage.episode_log import EpisodeLog, check_log
+from agentgym_rl.storage.run_folder import EPISODES, create_run_dir, record_tasks
 
 from .conftest import make_group
 

@@ -11,24 +11,24 @@ import pytest
 from arl_agents.single_turn import SingleTurn
 
 from agentgym_rl import Agent, Env, Step
-from agentgym_rl.batch import BatchShard, StepReport
-from agentgym_rl.buffer import Buffer
 from agentgym_rl.config import Config, GatewayConfig, RolloutConfig, TrainerConfig
-from agentgym_rl.controller import Controller
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.errors import ConfigError, TooManyErrors
+from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.engines.scripted import Say, ScriptedEngine
-from agentgym_rl.episode import Deadlines, InputLimit, Player
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import ConfigError, TooManyErrors
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.metrics import MetricsFile
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.recovery import NOTHING, Recovered
-from agentgym_rl.rollout import Rollout
-from agentgym_rl.task import Task, TaskSource
-from agentgym_rl.timeline import PhasesFile
-from agentgym_rl.wrappers import Timeout
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym.wrappers import Timeout
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout.episode import Deadlines, InputLimit, Player
+from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.metrics import MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.recovery import NOTHING, Recovered
 
 from .conftest import Publications
 

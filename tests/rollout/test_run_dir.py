@@ -3,8 +3,8 @@
 import pytest
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.run_dir import create_run_dir, file_name, release_if_unused
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.storage.run_folder import create_run_dir, file_name, release_if_unused
 
 
 def test_default_names_are_unique(tmp_path, monkeypatch):

@@ -31,11 +31,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from agentgym_rl import buffer, controller, group_commit
-from agentgym_rl.buffer import Buffer
-from agentgym_rl.controller import Controller
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.group_commit import GroupCommit
+from agentgym_rl.controller import buffer, controller
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.storage import batched_commits as group_commit
+from agentgym_rl.storage.batched_commits import GroupCommit
+from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.exhaustive import EXHAUSTIVE
 
 from .scene import STEPS, settings

@@ -10,20 +10,21 @@ from arl_agents.react import React
 from someones_eval import evaluate
 from someones_model import gold
 
-from agentgym_rl import Env, Step, cli
+from agentgym_rl import Env, Step
+from agentgym_rl.cli import main as cli
 from agentgym_rl.config import EvalConfig, GatewayConfig, dump_toml, load_config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.engines.scripted import ScriptedEngine
-from agentgym_rl.episode import Deadlines, Player
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.episode_reader import EpisodeReader
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.evaluate import evaluate as play
-from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.evaluate.evaluate import evaluate as play
+from agentgym_rl.export.sft import IGNORED, Wanted, export_sft
 from agentgym_rl.gateway.client import AgentClients
-from agentgym_rl.gateway.server import Gateway
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.sft import IGNORED, Wanted, export_sft
-from agentgym_rl.task import Task, TaskSource
+from agentgym_rl.gateway.server.gateway import Gateway
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.rollout.episode import Deadlines, Player
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.episode_reader import EpisodeReader
 
 CALL = '<tool_call>\n{{"name": "look", "arguments": {}}}\n</tool_call>'
 TOOL = {

@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_rl import Env, Step
 from agentgym_rl.config import load_config
-from agentgym_rl.stack import check_parts, services, specimen
+from agentgym_rl.rollout.player import check_parts, services, specimen
 
 
 class Counted(Env):

@@ -5,18 +5,18 @@ import sys
 
 import pytest
 
-from agentgym_rl import trainer_group
-from agentgym_rl.asgi import serving
 from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, TrainerConfig
-from agentgym_rl.controller_api import ControllerApi
-from agentgym_rl.errors import ProcessDied
-from agentgym_rl.eval_queue import EvalQueue
-from agentgym_rl.fleet import Fleet
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.process import ProcessSpec
-from agentgym_rl.recovery import NOTHING
-from agentgym_rl.trainer_group import TrainerGroup
+from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.core.errors import ProcessDied
+from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.run import trainer_ranks as trainer_group
+from agentgym_rl.run.trainer_ranks import TrainerGroup
+from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.storage.recovery import NOTHING
 
 from .test_controller import served
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from agentgym_rl.waiting import Changes, Wait, chain, watched
+from agentgym_rl.runtime.waiting import Changes, Wait, chain, watched
 
 
 async def waiting(tasks, changes: Changes, who: str, what: str, *, on: str = "") -> None:

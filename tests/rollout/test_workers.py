@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl import workers as module
-from agentgym_rl.buffer import Buffer
+from agentgym_rl.cluster.spec import ProcessSpec
 from agentgym_rl.config import Config, RolloutConfig
-from agentgym_rl.elastic_workers import ElasticWorkers
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import ConfigError, InfraError, ProcessDied
-from agentgym_rl.followers import Followers
-from agentgym_rl.gateway.router import Router
-from agentgym_rl.groups import FinishedGroups
-from agentgym_rl.hub import Hub
-from agentgym_rl.hub_client import HubClient, RunEnding
-from agentgym_rl.process import ProcessSpec
-from agentgym_rl.serve_run import serve
-from agentgym_rl.task import SeededTasks
-from agentgym_rl.task_cursor import TaskCursor
-from agentgym_rl.views import Told
-from agentgym_rl.workers import Workers
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.core.errors import ConfigError, InfraError, ProcessDied
+from agentgym_rl.core.messages import Told
+from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.fleet.mirrors import Followers
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.task_cursor import TaskCursor
+from agentgym_rl.serve.run import serve
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.workers import supervisor as module
+from agentgym_rl.workers.client import HubClient, RunEnding
+from agentgym_rl.workers.elastic import ElasticWorkers
+from agentgym_rl.workers.leases import Hub
+from agentgym_rl.workers.supervisor import Workers
 
 
 class Fake:

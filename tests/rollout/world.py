@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.batch import BatchShard, StepReport
+from agentgym_rl.audit.exactly_once import audit_ledger
 from agentgym_rl.config import Config
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.ledger import audit_ledger
-from agentgym_rl.task import Task
-from agentgym_rl.trainer.manifest import lineage_after, newest_checkpoint
-from agentgym_rl.trajectory import Outcome, Trajectory
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Trajectory
+from agentgym_rl.storage.checkpoint_manifest import lineage_after, newest_checkpoint
+from agentgym_rl.storage.episode_log import EpisodeLog
 
 from .lives import Killed, Life
 from .scene import MEMORY, RANKS, SIZE, STEPS, B, Fragile, Playing, empty_folder, row

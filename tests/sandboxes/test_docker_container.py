@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from arl_sandboxes.docker import container
 
-from agentgym_rl.errors import SandboxLost
-from agentgym_rl.sandbox import Limits, Status
+from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl.gym.sandbox import Limits, Status
 
 from .docker_daemon import Client, play, require_daemon
 

@@ -18,7 +18,7 @@ OPEN = ["seccomp=unconfined", "systempaths=unconfined"]
 PROGRAM = """
 import asyncio, json, sys
 sys.path[:0] = ["/repository", "/repository/sandboxes"]
-from agentgym_rl.errors import SandboxUnavailable
+from agentgym_rl.core.errors import SandboxUnavailable
 from arl_sandboxes.local import LocalBackend
 
 async def main():

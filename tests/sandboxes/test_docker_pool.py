@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 from arl_sandboxes.docker import DockerBackend, owner
 
-from agentgym_rl.errors import ConfigError, SandboxLost, SandboxStartTimeout, SandboxUnavailable
-from agentgym_rl.sandbox import Limits
+from agentgym_rl.core.errors import (
+    ConfigError,
+    SandboxLost,
+    SandboxStartTimeout,
+    SandboxUnavailable,
+)
+from agentgym_rl.gym.sandbox import Limits
 
 from .docker_daemon import Client, play, require_daemon
 

@@ -22,8 +22,13 @@ from e2b_fake import fails, options, play, until, use
 from e2b_server import E2BServer
 from e2b_vm import why_not
 
-from agentgym_rl.errors import ConfigError, SandboxError, SandboxStartTimeout, SandboxUnavailable
-from agentgym_rl.sandbox import Limits
+from agentgym_rl.core.errors import (
+    ConfigError,
+    SandboxError,
+    SandboxStartTimeout,
+    SandboxUnavailable,
+)
+from agentgym_rl.gym.sandbox import Limits
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,7 +16,7 @@ from arl_sandboxes.local import LocalBackend
 from arl_sandboxes.local.cgroup import find
 from arl_sandboxes.local.slot import ZYGOTE
 
-from agentgym_rl.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
 
 pytestmark = pytest.mark.slow
 

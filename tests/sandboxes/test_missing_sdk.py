@@ -8,8 +8,8 @@ import pytest
 CODE = """
 import sys
 sys.modules["docker"] = sys.modules["e2b"] = None  # as if they were not installed
-from agentgym_rl.errors import SandboxUnavailable
-from agentgym_rl.registry import listing, make_sandbox
+from agentgym_rl.core.errors import SandboxUnavailable
+from agentgym_rl.gym.registry import listing, make_sandbox
 print(*[row.spec.description for row in listing("sandbox") if row.id == "{name}"])
 try: make_sandbox("{name}")
 except SandboxUnavailable as error: print(error)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
+from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
 
 MODES = ("root", "user", "cgroup")
 LONE_MODES = ("landlock", "landlock-user")

@@ -23,7 +23,7 @@ import storms
 from arena import ATTACKS, CONTAINER_MODES, LIMITS, LONE_MODES, Arena
 from arl_sandboxes.local import LocalBackend
 
-from agentgym_rl.sandbox import SandboxBackend
+from agentgym_rl.gym.sandbox import SandboxBackend
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """Programs of mode "landlock" are nobody, and root's own interpreter may be in /root."""

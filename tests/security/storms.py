@@ -14,8 +14,8 @@ from pathlib import Path
 
 from arena import ATTACKS, LIMITS, LONE_MODES, Arena, Attack, described, slot_mounts
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Sandbox, SandboxBackend, Status
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Sandbox, SandboxBackend, Status
 
 CROWD = 16
 NUM_HONEST = 2

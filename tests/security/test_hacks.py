@@ -17,9 +17,9 @@ from hacks import CLASSES, HACKS, Hack, words
 from hacks.hack import submits
 from hacks.tasks import NUM_HIDDEN, problem_of, task_of
 
-from agentgym_rl.env import Step
-from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Task
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.env import Step
+from agentgym_rl.gym.sandbox import SandboxBackend
 from tests.contracts.sandboxes import Opened, opened
 
 pytestmark = pytest.mark.slow

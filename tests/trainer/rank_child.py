@@ -25,9 +25,9 @@ from agentgym_rl.config import (
 from agentgym_rl.trainer.checkpoint import save_checkpoint
 from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy, PolicyBase
 from agentgym_rl.trainer.step import Stepper
+from agentgym_rl.trainer.usage import Phases
 from agentgym_rl.trainer.world import World, join_world
 
 NUM_STEPS = 3

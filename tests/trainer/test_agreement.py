@@ -8,13 +8,13 @@ import torch
 import transformers as T
 from trainer_samples import VOCAB, make_row, make_shards, plain_logprobs, replaced, with_behavior
 
-from agentgym_rl.batch import BatchRow
 from agentgym_rl.config import Config, TrainerConfig, load_config
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.batch import BatchRow
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.agreement import Agreement
-from agentgym_rl.trainer.passes import frozen_pass
+from agentgym_rl.trainer.forward import frozen_pass
 from agentgym_rl.trainer.policy import Policy
-from agentgym_rl.trainer.tokens import ShardTokens
+from agentgym_rl.trainer.shard_tensors import ShardTokens
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import Config, LoraConfig, load_config
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.eval_records import EvalRecord, EvalRecords
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint
+from agentgym_rl.storage.checkpoint_retention import best_checkpoint, prune
+from agentgym_rl.storage.evaluations import EvalRecord, EvalRecords
 from agentgym_rl.trainer.checkpoint import (
     Checkpoints,
     Manifest,
@@ -24,9 +26,7 @@ from agentgym_rl.trainer.checkpoint import (
     save_checkpoint,
 )
 from agentgym_rl.trainer.export import export_model
-from agentgym_rl.trainer.fingerprint import fingerprint
-from agentgym_rl.trainer.manifest import newest_checkpoint
-from agentgym_rl.trainer.retention import best_checkpoint, prune
+from agentgym_rl.trainer.publisher import fingerprint
 
 
 def save(folder, stepper, step, *, keep=2):

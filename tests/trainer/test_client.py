@@ -9,8 +9,8 @@ import pytest
 from trainer_samples import make_items, make_shards
 from trainer_servers import TOKEN, controller
 
-from agentgym_rl.batch import BatchShard, StepReport
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.batch import BatchShard, StepReport
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.client import ControllerClient, RunEnding
 
 

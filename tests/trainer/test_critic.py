@@ -10,13 +10,13 @@ import torch
 from test_step import SPLITS, make_stepper, weights_of
 from trainer_samples import make_items, make_shards, reproducible
 
-from agentgym_rl.algo.tally import Tally
+from agentgym_rl.algo.aggregation import Tally
 from agentgym_rl.config import AlgoConfig, CriticConfig, KlConfig, load_config
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
-from agentgym_rl.trainer.phases import Phases
+from agentgym_rl.trainer.shard_tensors import ShardTokens
 from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trainer.tokens import ShardTokens
+from agentgym_rl.trainer.usage import Phases
 
 ALGO = AlgoConfig(
     baseline="critic", scale="none", critic=CriticConfig(gae_lambda=0.9, value_clip=0.2)

@@ -11,7 +11,7 @@ from transformers import GPTJConfig, GPTJForCausalLM, GraniteConfig, GraniteForC
 
 from agentgym_rl.algo.packing import PackedRows, pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.policy import Policy
 
 CHUNK = 8

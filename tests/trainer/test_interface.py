@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from agentgym_rl.trainer.interface import interface_to
+from agentgym_rl.trainer.world import interface_to
 
 
 @pytest.mark.parametrize("rendezvous", ["", "file:///tmp/meet", "tcp://127.0.0.1:9"])

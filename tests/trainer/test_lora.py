@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import LoraConfig, load_config
-from agentgym_rl.errors import ConfigError, TrainerError, WeightsError
+from agentgym_rl.core.errors import ConfigError, TrainerError, WeightsError
 from agentgym_rl.trainer.checkpoint import load_checkpoint, save_checkpoint
 from agentgym_rl.trainer.export import adapter_files, export_model
-from agentgym_rl.trainer.fingerprint import fingerprint
 from agentgym_rl.trainer.policy import Policy, PolicyBase
+from agentgym_rl.trainer.publisher import fingerprint
 from agentgym_rl.trainer.warmup import learn
 from agentgym_rl.weights.adapter import merged, peft_tensors
 from agentgym_rl.weights.files import read_version, write_version

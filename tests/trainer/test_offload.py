@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from agentgym_rl.config import Config
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.trainer.main import make_stepper
 from agentgym_rl.trainer.offload import Offload
 from agentgym_rl.trainer.world import join_world

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.optim import clip_gradients, learning_rate, make_optimizer
 
 SCHEDULES = {

@@ -19,7 +19,7 @@ from transformers import (
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.policy import Policy
 
 RNG = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from rank_child import (
 )
 
 from agentgym_rl.config import LoraConfig, preset_names
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.checkpoint import load_checkpoint
 
 CHILD = Path(__file__).with_name("rank_child.py")

@@ -12,7 +12,7 @@ from trainer_samples import make_row
 
 from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import TrainerConfig, load_config
-from agentgym_rl.errors import ConfigError, TrainerError
+from agentgym_rl.core.errors import ConfigError, TrainerError
 from agentgym_rl.trainer.policy import Policy
 
 

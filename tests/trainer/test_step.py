@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM
 
 from agentgym_rl.algo.advantages import episode_advantages
 from agentgym_rl.algo.packing import pack_rows
-from agentgym_rl.batch import BatchRow, BatchShard
 from agentgym_rl.config import (
     AlgoConfig,
     ClampCorrection,
@@ -33,13 +32,14 @@ from agentgym_rl.config import (
     load_config,
     preset_names,
 )
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import Row
 from agentgym_rl.trainer.critic import Critic
 from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
-from agentgym_rl.trajectory import Row
+from agentgym_rl.trainer.usage import Phases
 
 SPLITS: dict[str, dict[str, Any]] = {
     "one row a micro-batch": {"max_tokens_per_microbatch": 24},

@@ -7,10 +7,10 @@ import torch
 from test_step import make_stepper, weights_of
 from trainer_samples import make_items, make_shards
 
-from agentgym_rl import token_file
-from agentgym_rl.token_file import read_tokens, row_key, write_tokens
-from agentgym_rl.trainer.phases import Phases
-from agentgym_rl.trainer.tokens_out import TokensOut
+from agentgym_rl.storage import trained_tokens as token_file
+from agentgym_rl.storage.trained_tokens import read_tokens, row_key, write_tokens
+from agentgym_rl.trainer.token_log import TokensOut
+from agentgym_rl.trainer.usage import Phases
 
 
 def trained(model, world, run=None, step: int = 0) -> torch.Tensor:

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from agentgym_rl.config import Config, load_config
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
 from agentgym_rl.trainer.trial import _try_small, refusal
 
 _SIZES = {

@@ -13,15 +13,15 @@ import torch
 from test_step import gradient_of, make_stepper
 from trainer_samples import VOCAB, make_items, make_row, make_shards
 
-from agentgym_rl.batching import split_batch
-from agentgym_rl.buffer import Group
 from agentgym_rl.config import AlgoConfig
-from agentgym_rl.episode_log import EpisodeLog
-from agentgym_rl.errors import TrainerError
-from agentgym_rl.task import Task
-from agentgym_rl.trainer.phases import Phases
-from agentgym_rl.trainer.tokens import ShardTokens
-from agentgym_rl.trajectory import NO_CREDIT, Credit, Outcome, Trajectory
+from agentgym_rl.controller.batches import split_batch
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Outcome, Trajectory
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.trainer.shard_tensors import ShardTokens
+from agentgym_rl.trainer.usage import Phases
 
 
 def _advantages(stepper, shard):

@@ -13,9 +13,9 @@ from agentgym_rl.algo.packing import pack_rows
 from agentgym_rl.config import AlgoConfig, TrainerConfig
 from agentgym_rl.trainer.flops import FlopCount, peak_tflops
 from agentgym_rl.trainer.optim import make_optimizer
-from agentgym_rl.trainer.phases import Phases
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.step import Stepper
+from agentgym_rl.trainer.usage import Phases
 
 CPU = torch.device("cpu")
 

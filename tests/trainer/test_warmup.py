@@ -7,10 +7,10 @@ from trainer_samples import make_row, plain_logprobs, replaced
 from transformers import AutoModelForCausalLM
 
 from agentgym_rl.config import Config, InitConfig, TrainerConfig
-from agentgym_rl.errors import TrainerError
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.run.warmup.data import write_rows
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.warmup import learn, read_rows
-from agentgym_rl.warmup.data import write_rows
 
 
 def rows(count: int = 10):

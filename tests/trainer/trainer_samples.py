@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgym_rl.batch import BatchRow, BatchShard
-from agentgym_rl.trajectory import NOT_SAMPLED, Row
+from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.trajectory import NOT_SAMPLED, Row
 
 VOCAB = 40
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from agentgym_rl.batch import BatchShard, StepReport
+from agentgym_rl.core.batch import BatchShard, StepReport
 
 TOKEN = "secret"
 

@@ -11,8 +11,8 @@ import time
 import pytest
 import uvloop
 
-from agentgym_rl.errors import VerifierError
-from agentgym_rl.verifier import VerifierPool, VerifierStats
+from agentgym_rl.core.errors import VerifierError
+from agentgym_rl.gym.verifier import VerifierPool, VerifierStats
 
 pytestmark = pytest.mark.slow
 
@@ -281,7 +281,7 @@ def _settled(before: set[int]) -> bool:
 
 PARENT = """
 import asyncio, sys
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.gym.verifier import VerifierPool
 
 async def main():
     async with VerifierPool(2) as pool, asyncio.TaskGroup() as tasks:

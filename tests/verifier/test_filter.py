@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "security"))  # where bpf.py 
 
 from bpf import ALLOWED, KILLED, evaluate
 
-from agentgym_rl.verifier.inside import seccomp
+from agentgym_rl.gym.verifier.inside import seccomp
 
 PID = 4711
 FORK, THREAD = 0x1200011, 0x3D0F00

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from agentgym_rl import Env, Step, SyncEnv, make
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.sync_env import to_async
-from agentgym_rl.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.sync_env import to_async
+from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
 
 
 def test_a_pool_that_is_given_stays_its_owner_s():

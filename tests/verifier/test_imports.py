@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from agentgym_rl.errors import ConfigError, VerifierError
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.gym.verifier import VerifierPool
 
 MODULES = {
     "hanging": "import time; time.sleep(600)",

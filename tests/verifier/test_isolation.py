@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.verifier import VerifierPool
 
 EVERYTHING = {"network", "writes", "exec", "signals", "reads"}
 
@@ -156,7 +156,7 @@ def test_what_is_required_and_not_there_is_refused():
 NOBODY = """
 import asyncio, json, os, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.gym.verifier import VerifierPool
 async def main():
     async with VerifierPool(1, timeout_s=20) as pool:
         host = os.getpid()

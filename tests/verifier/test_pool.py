@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import uvloop
 
-from agentgym_rl.errors import ConfigError, VerifierError
-from agentgym_rl.verifier import Called, VerifierPool
+from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.gym.verifier import Called, VerifierPool
 
 
 def call(target: str, *args, calls: int = 1, runner=asyncio.run, **options) -> list[Called]:

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from agentgym_rl import Env, Step
-from agentgym_rl.verifier import VerifierHandle, VerifierPool
-from agentgym_rl.wrappers import Timeout
+from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.gym.wrappers import Timeout
 
 CALL_S, STEP_S, HANGS = 0.1, 0.7, 6
 

@@ -9,7 +9,7 @@ import random
 import pytest
 import uvloop
 
-from agentgym_rl.verifier import Called, VerifierPool
+from agentgym_rl.gym.verifier import Called, VerifierPool
 from tests.exhaustive import EXHAUSTIVE
 
 PARTS = 10 if EXHAUSTIVE else 3

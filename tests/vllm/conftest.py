@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import VllmEngineConfig
 from agentgym_rl.engines.vllm.command import server_command
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.process import free_port
-from agentgym_rl.weights.wire import call
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.http_call import call
 
 START_TIMEOUT_S = 180.0
 

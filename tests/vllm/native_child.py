@@ -28,8 +28,7 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from agentgym_rl.weights.publish import PublicationFailed, Publisher
-from agentgym_rl.weights.vllm_client import FleetClient, json_safe
-from agentgym_rl.weights.vllm_native import NativeTransport, StateSource
+from agentgym_rl.weights.vllm_native import FleetClient, NativeTransport, StateSource, json_safe
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 

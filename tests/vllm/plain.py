@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 
 
 def endless_model(folder: Path) -> Path:

@@ -10,12 +10,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.cluster.spec import free_port
 from agentgym_rl.config import VllmEngineConfig, load_config
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.engines.vllm.checks import Checked, check_server
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.fleet import Fleet
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.process import free_port
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.models.resolve import BUNDLED
 
 CONFIG = VllmEngineConfig()
 

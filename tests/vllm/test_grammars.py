@@ -9,13 +9,13 @@ import jsonschema
 import pytest
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.errors import RequestRefused
-from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.core.errors import RequestRefused
+from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.gateway.parsers import ToolCall, readers_of
-from agentgym_rl.gateway.reply_form import ReplyForm
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.gateway.request.reply_form import ReplyForm
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.models.resolve import BUNDLED
 
 ASKED = [{"role": "user", "content": "What is 3*4?"}]
 SCHEMA = {

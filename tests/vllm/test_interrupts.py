@@ -11,9 +11,9 @@ from typing import get_args
 
 import pytest
 
-from agentgym_rl.engine import Delta, Interrupt, SamplingParams
-from agentgym_rl.engines.client import HttpEngine
-from agentgym_rl.gateway.router import Router
+from agentgym_rl.core.engine import Delta, Interrupt, SamplingParams
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.engines.router.router import Router
 from agentgym_rl.weights.publish import Publisher
 from agentgym_rl.weights.shm import SharedFiles
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.gateway.parsers import Parser, Reasoning, ThinkParser, ToolCall
 from agentgym_rl.gateway.parsers.families import FAMILIES
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
 
 sys.path.insert(0, str(Path(__file__).parent))
 

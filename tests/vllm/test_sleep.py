@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from agentgym_rl.engine import SamplingParams
-from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.core.engine import SamplingParams
+from agentgym_rl.engines.client.client import HttpEngine
 
 from .plain import endless_model
 

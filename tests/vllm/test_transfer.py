@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_rl.model import BUNDLED
-from agentgym_rl.process import free_port
+from agentgym_rl.cluster.spec import free_port
+from agentgym_rl.models.resolve import BUNDLED
 from agentgym_rl.weights.adapter import base_checksum, merged, named
 from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.checksum import checksum
-from agentgym_rl.weights.files import write_version
+from agentgym_rl.weights.files import checksum, write_version
 
 from .plain import PlainForward, weights_of, worst_difference
 

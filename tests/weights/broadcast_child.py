@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.broadcast import BroadcastGroup
 

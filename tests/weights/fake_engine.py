@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.broadcast import BroadcastGroup
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from broadcast_child import TENSORS
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights import broadcast
 from agentgym_rl.weights.broadcast import BroadcastGroup
-from agentgym_rl.weights.checksum import checksum
+from agentgym_rl.weights.files import checksum
 from tests.e2e.forked import Forked
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.files import prune, read_label, read_version, write_version
 
 TENSORS = {

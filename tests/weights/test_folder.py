@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_rl.errors import WeightsError
-from agentgym_rl.weights.folder import WeightsFolder, remove_dead
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.storage.weights_folder import WeightsFolder, remove_dead
 
 HOLDER = """
 import sys
 from pathlib import Path
-from agentgym_rl.weights.folder import WeightsFolder
+from agentgym_rl.storage.weights_folder import WeightsFolder
 with WeightsFolder(sys.argv[2], root=Path(sys.argv[1])) as folder:
     (folder / "v1.safetensors").write_bytes(b"weights")
     assert "torch" not in sys.modules

@@ -16,12 +16,12 @@ import pytest
 import torch
 from fake_engine import STEPS, FakeEngine, engine
 
-from agentgym_rl.engine import PAUSE_PATHS
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.engine import PAUSE_PATHS
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.http_call import call
 from agentgym_rl.weights.files import read_label
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
-from agentgym_rl.weights.wire import call
 
 TENSORS = {"a": torch.arange(6.0)}
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.engine import PAUSE_PATHS, Interrupt, SamplingParams
-from agentgym_rl.engines.client import HttpEngine
+from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt, SamplingParams
+from agentgym_rl.engines.client.client import HttpEngine
 from agentgym_rl.engines.embedded.app import App
 from agentgym_rl.engines.embedded.engine import EmbeddedEngine
 from agentgym_rl.engines.embedded.model import load_model
-from agentgym_rl.model import BUNDLED
+from agentgym_rl.models.resolve import BUNDLED
+from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
 from agentgym_rl.weights.shm import SharedFiles
 

@@ -20,8 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from agentgym_rl.errors import ConfigError, WeightsError
-from agentgym_rl.tensor_files import tensor_heads
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.model_folder import tensor_heads
 from agentgym_rl.trainer.export import export_model
 from agentgym_rl.trainer.policy import Policy
 from agentgym_rl.trainer.world import join_world

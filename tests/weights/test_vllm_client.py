@@ -9,9 +9,9 @@ import time
 import pytest
 from fake_engine import FakeEngine, engine
 
-from agentgym_rl.errors import WeightsError
-from agentgym_rl.weights.publication import Publication
-from agentgym_rl.weights.vllm_client import FleetClient
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.weights.transport import Publication
+from agentgym_rl.weights.vllm_native import FleetClient
 
 
 def joined(**engines: FakeEngine) -> FleetClient:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, Task, make
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.wrappers import Attempts, Wrapper
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.wrappers import Attempts, Wrapper
 
 HERE = f"{__name__}:Guess"
 TASK = Task("t", 7, {"number": "42"})

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from agentgym_rl import Env, Step, SyncEnv, make
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import SeededTasks
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import SeededTasks
 
 SAY = {"role": "assistant", "content": "7"}
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from agentgym_rl import Env, EnvSpec, Step, make
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.log import Repeated
-from agentgym_rl.task import SeededTasks
-from agentgym_rl.wrappers import (
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import SeededTasks
+from agentgym_rl.gym.wrappers import (
     Record,
     StepTimeout,
     Timeout,
@@ -20,6 +19,7 @@ from agentgym_rl.wrappers import (
     timeout,
     within,
 )
+from agentgym_rl.runtime.log import Repeated
 
 SAY = {"role": "assistant", "content": "hello"}
 HERE = f"{__name__}:Counting"

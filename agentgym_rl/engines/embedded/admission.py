@@ -8,12 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.engines import wire
+from agentgym_rl.engines import protocol as wire
 
-from .constraint import Constraint
-from .request import Request, Sampling
+from .request import Constraint, Request, Sampling, StopStrings
 from .sampler import random_key
-from .stop import StopStrings
 
 _MIN_TEMPERATURE = 1e-3
 """Below it float32 logits divided by the temperature lose their order."""

@@ -1,4 +1,4 @@
-"""The engine protocol over ASGI. Routes, fields and defaults are vLLM's; see engines/wire.py."""
+"""The engine protocol over ASGI. Its routes, fields and defaults are vLLM's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 import agentgym_rl
-from agentgym_rl.asgi import BodyTooLarge, Receive, Scope, Send, read_body, reply
-from agentgym_rl.engines import wire
-from agentgym_rl.errors import EngineError, WeightsError
-from agentgym_rl.model import tokenizer_hash
+from agentgym_rl.core.errors import EngineError, WeightsError
+from agentgym_rl.engines import protocol as wire
+from agentgym_rl.models.resolve import tokenizer_hash
+from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, read_body, reply
 
 from .admission import Refused
 from .engine import EmbeddedEngine

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentgym_rl.errors import WeightsError
+from agentgym_rl.core.errors import WeightsError
 from agentgym_rl.weights.source import SourceNames
 
 Swap = Callable[[], None]

@@ -11,22 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from agentgym_rl.awake import AwakeTime
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.engine import Memory, SleepLevel
-from agentgym_rl.engines import wire
-from agentgym_rl.errors import too_slow
+from agentgym_rl.core.engine import Memory, SleepLevel
+from agentgym_rl.core.errors import too_slow
+from agentgym_rl.engines import protocol as wire
+from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
 
 from .admission import Admission, Refused
-from .constraint import Constraint
 from .decoder import Swap
 from .grammars import Grammars
 from .journal import Journal
 from .loop import DecodeLoop
 from .model import LoadedModel
-from .request import Request
+from .request import Constraint, Request
 
 T = TypeVar("T")
 

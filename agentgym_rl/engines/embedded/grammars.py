@@ -11,7 +11,7 @@ from pathlib import Path
 from llguidance import LLMatcher, LLTokenizer
 
 from .admission import Refused
-from .constraint import Constraint
+from .request import Constraint
 
 _PARAM = "structured_outputs"
 _KEPT = 64

@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from agentgym_rl.engines.wire import VersionSpan
+from agentgym_rl.engines.protocol import VersionSpan
 
 from .request import Request
 

@@ -1,4 +1,7 @@
-"""The decode thread: commands between steps, rows in, one step, rows out."""
+"""What the decode thread is told to do between two steps.
+
+The decode thread: commands between steps, rows in, one step, rows out.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ from typing import TypeVar
 
 import torch
 
-from agentgym_rl.engine import Memory, SleepLevel
-from agentgym_rl.errors import EngineError
+from agentgym_rl.core.engine import Memory, SleepLevel
+from agentgym_rl.core.errors import EngineError
 
 from .admission import Refused
 from .batch import Batch
-from .command import Command
 from .counters import Counters
 from .decoder import Decoder
 from .journal import Journal
@@ -26,6 +28,27 @@ from .request import Request
 from .sleep import Sleep
 
 T = TypeVar("T")
+
+
+class Command:
+    """An action, and the future of who asked for it."""
+
+    def __init__(self, action: Callable[[], T], future: Future[T]) -> None:
+        self._action = action
+        self.future = future
+
+    def run(self) -> None:
+        """A command that raises fails its caller, not the loop."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._action()
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
 Notify = Callable[[Sequence[tuple[Request, int, bool]]], None]
 """Told once a step, on the decode thread: (request, tokens so far, whether it is over)."""
 

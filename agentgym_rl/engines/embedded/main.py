@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 import uvloop
 
-from agentgym_rl.asgi import serving
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.errors import EngineError
+from agentgym_rl.core.errors import EngineError
+from agentgym_rl.runtime.http_server import serving
 
 from .app import App
 from .engine import EmbeddedEngine

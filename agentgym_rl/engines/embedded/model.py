@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from agentgym_rl.config import EmbeddedEngineConfig
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.weights.source import load_whole
 
 from .decoder import Decoder, WeightLayout

@@ -1,16 +1,91 @@
-"""One request: what was asked, and what has been sampled for it so far."""
+"""Stop strings, found while tokens arrive.
+
+A reply that is held to a grammar, token by token. The work is llguidance's, as in vLLM.
+
+One request: what was asked, and what has been sampled for it so far.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from agentgym_rl.engine import FinishReason
-from agentgym_rl.engines.wire import VersionSpan
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
-from .constraint import Constraint
-from .stop import StopStrings
+from agentgym_rl.core.engine import FinishReason
+from agentgym_rl.engines.protocol import VersionSpan
+
+
+class StopStrings:
+    """Decodes a reply token by token and reports the first stop string to appear.
+
+    Special tokens are part of the text. A stop string may span tokens and may begin inside one;
+    text of an incomplete UTF-8 character is seen once the character is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._keep = max(len(text) for text in self._stop) - 1
+        self._tail = ""
+
+    def feed(self, token: int) -> str | None:
+        """The stop string that `token` completes, if any; of several, the one that ends first."""
+        text = self._stream.step(self._tokenizer, token)
+        if not text:
+            return None
+        seen = self._tail + text
+        found = [
+            (at + len(stop), order, stop)
+            for order, stop in enumerate(self._stop)
+            if (at := seen.find(stop)) >= 0
+        ]
+        self._tail = seen[-self._keep :] if self._keep else ""
+        return min(found)[2] if found else None
+
+
+_NO_FIT = "doesn't satisfy the grammar"
+"""llguidance's words for a token that `allowed` did not have."""
+
+
+class Constraint:
+    """Where one reply is in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+
+    @property
+    def error(self) -> str:
+        """Why the grammar cannot be followed any further; "" while it can."""
+        return self._matcher.get_error().partition("\n<state>")[0]  # a page of its innards
+
+    @property
+    def is_too_complex(self) -> bool:
+        """Whether the grammar itself is the reason: an expression that was compiled may grow
+        beyond all limits as it is followed. A token that does not fit is another's fault."""
+        return bool(self.error) and _NO_FIT not in self.error
+
+    def allowed(self) -> npt.NDArray[np.bool_]:
+        """[V]: which tokens may come next; the end of sequence where nothing else can."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """Go on by a sampled token; see `error`."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+
+    def copy(self) -> Constraint:
+        """Another reply, as far as this one."""
+        return Constraint(self._matcher.deep_copy(), self._vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 import torch
 
-from agentgym_rl.engine import Memory, SleepLevel
+from agentgym_rl.core.engine import Memory, SleepLevel
 
 from .admission import Refused
 from .decoder import Decoder

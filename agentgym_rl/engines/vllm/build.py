@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from agentgym_rl.engine import Interrupt
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.engine import Interrupt
+from agentgym_rl.core.errors import ConfigError
 
 LOWEST, BELOW = (0, 30), (0, 33)
 """Versions [LOWEST, BELOW) have the routes and the weight-transfer API used here: 0.25 lacks

@@ -11,7 +11,7 @@ import aiohttp
 from tokenizers import Tokenizer
 
 from agentgym_rl.config import VllmEngineConfig
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .build import check_version, reports_spans
 from .command import BACKENDS, EXTENSION

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agentgym_rl.config import VllmEngineConfig
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .build import VllmBuild, check_sleep, find_build
 from .plugin import DIE_WITH_PARENT, GLOO, SHM
@@ -69,7 +69,7 @@ def server_command(
         # The token route, and log-probs of the distribution that was really sampled from.
         "--enable-scale-out",
         *("--logprobs-mode", "processed_logprobs"),
-        # The one backend that reads the grammars of `agentgym_rl.gateway.lark`.
+        # The one backend that reads the grammars of `agentgym_rl.gateway.parsers.lark`.
         *("--structured-outputs-config.backend", "guidance"),
         *("--weight-transfer-config", json.dumps({"backend": BACKENDS[transport]})),
         *("--worker-extension-cls", EXTENSION),

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
 from agentgym_rl.gateway.errors import ApiError
-from agentgym_rl.gateway.intake import INLINE_SIZE, beside, check_values
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.server.intake import INLINE_SIZE, beside, check_values
+from agentgym_rl.gateway.session.session import Session
 
 _T = TypeVar("_T")
 

@@ -13,8 +13,8 @@ from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import reasoning_keys
 from agentgym_rl.gateway.parsers import Event, Reasoning
 from agentgym_rl.gateway.reply import Reply, total_usage
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.session.session import Session
 
 _encode = msgspec.json.Encoder().encode
 

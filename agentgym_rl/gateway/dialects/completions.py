@@ -13,23 +13,24 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.dialects import Dialect, Writer
-from agentgym_rl.gateway.dialects.chat import DONE
-from agentgym_rl.gateway.dialects.typed import StreamOptions, decode
 from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow, unsupported
-from agentgym_rl.gateway.intake import MAX_VALUES, num_values
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply, total_usage
-from agentgym_rl.gateway.requests import (
+from agentgym_rl.gateway.request.chat_request import (
     MAX_SAMPLES,
     MAX_SEED,
     MAX_TOP_K,
     MIN_SEED,
     ChatRequest,
 )
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.server.intake import MAX_VALUES, num_values
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 from agentgym_rl.gateway.turn import Turn
+
+from .chat import DONE
+from .typed import StreamOptions, decode
 
 _encode = msgspec.json.Encoder().encode
 _MAX_TOKENS = 16

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentgym_rl.gateway.errors import ApiError, bad_request
-from agentgym_rl.gateway.fields import json_object
+from agentgym_rl.gateway.request.fields import json_object
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")

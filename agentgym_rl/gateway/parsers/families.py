@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.gateway.chat import ChatFormat
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 
 from .events import Parser, TextParser, ToolCall
 from .grammars import Grammars

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentgym_rl.gateway.chat import ChatFormat
 from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.lark import Lark
-from agentgym_rl.gateway.reply_form import ReplyForm
+from agentgym_rl.gateway.parsers import hermes, llama3_json, qwen3_grammar
+from agentgym_rl.gateway.request.reply_form import ReplyForm
+from agentgym_rl.gateway.template.chat_format import ChatFormat
 
-from . import hermes, llama3_json, qwen3_grammar
+from .lark import Lark
 from .think import CLOSE, OPEN
 
 CallGrammar = Callable[[Lark, str, Mapping[str, Any]], str]

@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from agentgym_rl.gateway.lark import Lark
-
 from .blocks import CLOSE, END, OPEN, BlockParser
 from .events import ToolCall
+from .lark import Lark
 
 NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 

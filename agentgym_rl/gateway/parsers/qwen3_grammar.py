@@ -13,11 +13,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.gateway.grammar_schema import NOTES
-from agentgym_rl.gateway.lark import Lark
-
 from .blocks import CLOSE, OPEN
-from .schemas import listed, types_of, value_json
+from .lark import NOTES, Lark
+from .qwen3_xml import listed, types_of, value_json
 
 _FRAME = frozenset(
     {"type", "properties", "required", "additionalProperties", "$schema", "$defs", "definitions"}

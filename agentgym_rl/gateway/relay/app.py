@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.config import GatewayConfig
-from agentgym_rl.errors import EngineError
+from agentgym_rl.core.errors import EngineError
 from agentgym_rl.gateway.delivery import deliver, kept_alive
 from agentgym_rl.gateway.dialects import Dialect
 from agentgym_rl.gateway.dialects.chat import DONE, ChatDialect
@@ -25,16 +25,15 @@ from agentgym_rl.gateway.dialects.messages import CountTokens, MessagesDialect
 from agentgym_rl.gateway.dialects.responses import ResponsesDialect
 from agentgym_rl.gateway.exchange import Exchange
 from agentgym_rl.gateway.reply import OnEvents
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.server import SessionServer
-from agentgym_rl.gateway.session_app import SessionApp
-from agentgym_rl.gateway.session_table import SessionTable
-from agentgym_rl.gateway.sessions import Session
-from agentgym_rl.gateway.streamed import StreamedMessage
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.server.gateway import SessionServer
+from agentgym_rl.gateway.server.session_app import SessionApp
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session_table import SessionTable
 
-from .asked import imposed, passed_on, translated
+from .request import imposed, passed_on, translated
 from .session import RelaySession
-from .turn import RelayedTurn
+from .turn import RelayedTurn, StreamedMessage
 from .upstream import Upstream
 
 _encode = msgspec.json.Encoder().encode

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.config import LiteLLMEngineConfig
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .upstream import TRANSIENT, Upstream
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.gateway.messages import TURN, MessageKey, message_key, request_of
-from agentgym_rl.gateway.template import REASONING
+from agentgym_rl.gateway.template.template import REASONING
 
 Message = Mapping[str, Any]
 _OURS = {TURN, *REASONING}

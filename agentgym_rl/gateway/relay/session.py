@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from agentgym_rl.gateway.errors import session_closed
-from agentgym_rl.gateway.sessions import Session, SessionRecord
+from agentgym_rl.gateway.session.session import Session, SessionRecord
 
 from .originals import Originals
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import msgspec
 
 from agentgym_rl.config import EndpointConfig
-from agentgym_rl.errors import ConfigError, EngineError
+from agentgym_rl.core.errors import ConfigError, EngineError
 from agentgym_rl.gateway.errors import ApiError
 
 _SHOWN = 500

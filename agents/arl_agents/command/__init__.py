@@ -8,7 +8,7 @@ environment by MCP.
 `agent.py` says what is a step. Offering tools needs the extra `mcp`.
 """
 
-from agentgym_rl.specs import Spec
+from agentgym_rl.gym.specs import Spec
 
 SPEC = Spec(
     id="command-v0",

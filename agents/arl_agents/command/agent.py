@@ -14,10 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from agentgym_rl.agent import Agent
-from agentgym_rl.env import Env, Message
-from agentgym_rl.errors import AgentError, ConfigError, InfraError
-from agentgym_rl.task import Task
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import AgentError, ConfigError, InfraError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env
 from arl_agents.bridge import EnvTools
 from arl_agents.extras import import_extra
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from agentgym_rl.errors import AgentError, InfraError
+from agentgym_rl.core.errors import AgentError, InfraError
 
 DRAIN_S = 1.0
 """For what was written before the end; longer only if what left the process group holds a pipe."""

@@ -19,8 +19,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.asgi import Receive, Scope, Send, reply, serving
-from agentgym_rl.env import ToolSpec
+from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, reply, serving
 
 MAX_WAITING = 64
 """Calls that may wait for their turn."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentgym_rl.env import Message, ToolSpec
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from agentgym_rl.errors import SandboxLost
-from agentgym_rl.log import Repeated
-from agentgym_rl.sandbox import SandboxBackend
+from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.runtime.log import Repeated
 
 _WARNINGS = Repeated(logging.getLogger(__name__))
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.errors import EnvError, SandboxError
-from agentgym_rl.sandbox import SandboxBackend
-from agentgym_rl.task import Split, Task, TaskSource, checked_task
-from agentgym_rl.tool_env import text_of
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import EnvError, SandboxError
+from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.sandbox import SandboxBackend
+from agentgym_rl.gym.tool_env import text_of
 
 from .extract import MAX_PROGRAM_CHARS, last_program
 from .generated import Recipe

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, Status
 
 from . import driver
 from .blame import CREATE_TIMEOUT_S, blame

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import Task
 
 from .generated import Recipe
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentgym_rl.env import Message
-from agentgym_rl.errors import SandboxLost
-from agentgym_rl.sandbox import ExecResult, Sandbox, SandboxBackend, Status
-from agentgym_rl.tool_env import BadCall, listed, reply_to
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Sandbox, SandboxBackend, Status
+from agentgym_rl.gym.tool_env import BadCall, listed, reply_to
 from arl_envs.tool_calls import argument_of, one_argument_tool
 
 from .blame import CREATE_TIMEOUT_S, blame

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import get_args
 
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Split, Task, TaskSource
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, Task, TaskSource
 from arl_envs.splits import split_of
 
 from .families import FAMILIES, Family, Parameters

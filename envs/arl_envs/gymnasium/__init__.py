@@ -8,7 +8,7 @@ tasks     seeds, split by what episodes begin with
 oracle    shortest paths, where the environment shows its transitions
 """
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="gymnasium-v0",

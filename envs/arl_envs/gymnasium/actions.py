@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 MAX_NAMED = 32
 """Longest list of action numbers that is spelled out; of a longer one, first and last are."""

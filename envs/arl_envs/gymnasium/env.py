@@ -11,12 +11,13 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from agentgym_rl.data import derived_number
-from agentgym_rl.env import Message, Step
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.sync_env import Executor, SyncEnv
-from agentgym_rl.task import Split, TaskSource, checked_task
-from agentgym_rl.tool_env import listed, reply_to, text_of
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, TaskSource, checked_task
+from agentgym_rl.gym.data import derived_number
+from agentgym_rl.gym.env import Step
+from agentgym_rl.gym.sync_env import Executor, SyncEnv
+from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .actions import actions_of
 from .observations import check_readable, describe, plain

@@ -1,6 +1,6 @@
 """Generated math problems with a calculator: levels, answers that are checked, no downloads."""
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="math-v0",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from agentgym_rl.env import ToolSpec
+from agentgym_rl.core.chat import ToolSpec
 from arl_envs.tool_calls import one_argument_tool
 
 from .evaluator import EvaluationError, evaluate

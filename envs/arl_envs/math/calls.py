@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym_rl.env import Message
-from agentgym_rl.tool_env import BadCall, listed, reply_to
+from agentgym_rl.core.chat import Message
+from agentgym_rl.gym.tool_env import BadCall, listed, reply_to
 from arl_envs.tool_calls import argument_of
 
 from .calculator import Calculator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agentgym_rl.errors import EnvError, InfraError
+from agentgym_rl.core.errors import EnvError, InfraError
 
 from .answers import Verdict
 from .echoes import echoes

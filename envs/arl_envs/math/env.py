@@ -6,11 +6,12 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Split, Task, TaskSource
-from agentgym_rl.tool_env import text_of
-from agentgym_rl.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import Split, Task, TaskSource
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.tool_env import text_of
+from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
 
 from .answers import Verdict
 from .answers import judge as judge_number

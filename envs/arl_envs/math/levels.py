@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 from .calculator import ONE_OPERATION, WHOLE_EXPRESSION, Calculator
 from .expressions import expression

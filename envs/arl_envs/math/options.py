@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
-from agentgym_rl.env import ToolSpec
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl.core.errors import ConfigError
 
 from .calculator import WHOLE_EXPRESSION, Calculator
 from .final import Mark

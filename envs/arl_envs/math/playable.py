@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import checked_task
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import checked_task
 
 from .answers import Kind, read_number
 from .checker import check_gold

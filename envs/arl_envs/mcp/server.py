@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from agentgym_rl.env import ToolSpec
-from agentgym_rl.errors import ConfigError, InfraError
-from agentgym_rl.tool_env.schema import ToolError
+from agentgym_rl.core.chat import ToolSpec
+from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.gym.tool_env.schema import ToolError
 
 from .child import Child
 from .texts import result_text, tool_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentgym_rl.env import ToolSpec
+from agentgym_rl.core.chat import ToolSpec
 
 if TYPE_CHECKING:  # the extra; it takes most of a second to import
     from mcp.types import CallToolResult, Tool

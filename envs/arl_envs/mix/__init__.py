@@ -1,6 +1,6 @@
 """Several environments as one: tasks interleaved by weight, every member with limits of its own."""
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="mix-v0",

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from agentgym_rl.env import Env
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.registry import spec
-from agentgym_rl.specs import EnvSpec
-from agentgym_rl.task import Split, TaskSource
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, TaskSource
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.registry import spec
+from agentgym_rl.gym.specs import EnvSpec
 
 _KEYS = {"id", "name", "weight", "options"}
 _FORMS = (

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from agentgym_rl.data import CONTENT, content_of, without_end
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import Split, Task, TaskSource, checked_task, length_of
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import Split, Task, TaskSource, checked_task, length_of
+from agentgym_rl.gym.data import CONTENT, content_of, without_end
 
 from .members import Member
 from .order import Order

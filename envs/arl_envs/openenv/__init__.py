@@ -5,7 +5,7 @@ actions  what the server's schema says an action is
 session  one WebSocket, one session of the server
 """
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="openenv-v0",

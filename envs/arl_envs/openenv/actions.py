@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.env import ToolSpec
+from agentgym_rl.core.chat import ToolSpec
 
 TOOL = "act"
 METADATA = "metadata"

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.task import Task
-from agentgym_rl.tool_env import listed, reply_to, text_of
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.tool_env import listed, reply_to, text_of
 
 from .actions import METADATA, TOOL, ActionForm, form_of
 from .session import BadAction, Session, schema

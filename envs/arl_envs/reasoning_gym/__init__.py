@@ -7,7 +7,7 @@ screen     what an answer may be made of, where the package's scorer would execu
 inside     what runs in the verifier pool, and only there: generators and scorers
 """
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="reasoning_gym-v0",

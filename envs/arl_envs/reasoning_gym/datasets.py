@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
 
 LARGEST_SEED = 2**32 - 2
 """Some datasets take no larger ones, and add an index."""

@@ -6,10 +6,11 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.env import Env, Message, Step
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Split, Task, TaskSource, checked_task
-from agentgym_rl.tool_env import text_of
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.tool_env import text_of
 
 from .options import Options
 from .scoring import Scorer

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from agentgym_rl.data import Rows
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.loading import import_object
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.data import Rows
+from agentgym_rl.runtime.imports import import_object
 
 Executor = Literal["inline", "thread", "pool"]
 
@@ -33,7 +33,7 @@ class Options:
     """The same, of held-out tasks; short for `rows.eval_path`. Without it a tenth of the prompts,
     chosen by hash, is held out (`rows.eval_fraction`)."""
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Everything that `agentgym_rl.data.Rows` has, such as `dataset` and `revision`."""
+    """Everything that `agentgym_rl.gym.data.Rows` has, such as `dataset` and `revision`."""
     prompt_field: str = "prompt"
     """Text, a list of chat messages, or the text parts of one."""
     system_prompt: str = ""

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from agentgym_rl.errors import EnvError, InfraError
-from agentgym_rl.verifier import VerifierHandle, VerifierPool
+from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.gym.verifier import VerifierHandle, VerifierPool
 
 from .options import Options
 from .thread import in_a_thread

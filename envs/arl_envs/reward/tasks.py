@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
-from agentgym_rl.env import text_message
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.loading import import_object
-from agentgym_rl.task import Split
+from agentgym_rl.core.chat import text_message
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split
+from agentgym_rl.gym.data import Row, RowRefused, RowTask, RowTasks, row_tasks, shorten, weight_of
+from agentgym_rl.runtime.imports import import_object
 
 from .options import Options
 

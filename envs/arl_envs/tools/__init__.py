@@ -1,6 +1,6 @@
 """Tool use in a shop: a relational world, requests, and an end state that is checked."""
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="tools-v0",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from agentgym_rl.env import Message, Step
-from agentgym_rl.errors import EnvError
-from agentgym_rl.task import Split, Task
-from agentgym_rl.tool_env import ToolEnv
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import EnvError
+from agentgym_rl.core.task import Split, Task
+from agentgym_rl.gym.env import Step
+from agentgym_rl.gym.tool_env import ToolEnv
 
 from .answers import Verdict, is_question, judge
 from .goals import Ask

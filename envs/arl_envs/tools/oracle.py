@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from agentgym_rl.env import Message
+from agentgym_rl.core.chat import Message
 
 from .answers import answer
 from .goals import GoldCall

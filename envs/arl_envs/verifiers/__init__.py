@@ -7,7 +7,7 @@ life     one such process, from its start to its end
 there    the program that runs in it, and inside, the code it runs; they import nothing of ours
 """
 
-from agentgym_rl.specs import EnvSpec
+from agentgym_rl.gym.specs import EnvSpec
 
 SPEC = EnvSpec(
     id="verifiers-v0",

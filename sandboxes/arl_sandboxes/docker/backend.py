@@ -13,14 +13,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from agentgym_rl.errors import (
+from agentgym_rl.core.errors import (
     ConfigError,
     SandboxError,
     SandboxLost,
     SandboxStartTimeout,
     SandboxUnavailable,
 )
-from agentgym_rl.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
 from arl_sandboxes import runner
 from arl_sandboxes.arguments import require_sdk
 from arl_sandboxes.permits import Permits

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import WORK_DIR, Limits
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import WORK_DIR, Limits
 from arl_sandboxes import runner
 
 from . import owner, sdk

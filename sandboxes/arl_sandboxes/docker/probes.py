@@ -7,8 +7,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Capabilities, Limits, Probe, ProbeReport
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Capabilities, Limits, Probe, ProbeReport
 from arl_sandboxes.runner_words import Refused
 
 from . import seccomp

@@ -6,8 +6,8 @@ import asyncio
 import time
 from typing import Any, Protocol
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import ExecResult, Limits, Session, SessionKind
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Limits, Session, SessionKind
 from arl_sandboxes.runner_words import Refused, b64
 
 from .link import Link

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 
-from agentgym_rl.sandbox import WORK_DIR
+from agentgym_rl.gym.sandbox import WORK_DIR
 from arl_sandboxes.runner import PREIMPORT
 
 RUNNER = "/opt/arl/runner.py"

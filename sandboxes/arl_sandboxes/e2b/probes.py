@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from agentgym_rl.errors import SandboxError, SandboxUnavailable
-from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.core.errors import SandboxError, SandboxUnavailable
+from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 if TYPE_CHECKING:
     from .account import Account

@@ -7,8 +7,8 @@ import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import (
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
     Limits,

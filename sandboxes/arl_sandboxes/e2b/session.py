@@ -6,8 +6,8 @@ import asyncio
 import errno
 from collections.abc import Callable
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import ExecResult, Session, SessionKind, Status
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Session, SessionKind, Status
 from arl_sandboxes.runner_words import Refused, b64, result_of
 
 from .client import Client

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
-from agentgym_rl.errors import (
+from agentgym_rl.core.errors import (
     ConfigError,
     SandboxError,
     SandboxLost,
@@ -22,15 +22,9 @@ from agentgym_rl.errors import (
     SandboxUnavailable,
     leaves,
 )
-from agentgym_rl.log import Repeated
-from agentgym_rl.sandbox import (
-    Capabilities,
-    Limits,
-    ProbeReport,
-    SandboxBackend,
-    SandboxStats,
-)
-from agentgym_rl.vital import LOOK_EVERY_S
+from agentgym_rl.gym.sandbox import Capabilities, Limits, ProbeReport, SandboxBackend, SandboxStats
+from agentgym_rl.runtime.frozen import LOOK_EVERY_S
+from agentgym_rl.runtime.log import Repeated
 
 from . import cgroup
 from .interpreter import slot_config

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.errors import SandboxError
+from agentgym_rl.core.errors import SandboxError
 
 from .feed import Feed
 from .inside import wire

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from agentgym_rl.sandbox import SkippedFile
+from agentgym_rl.gym.sandbox import SkippedFile
 
 MAX_FILES, MAX_BYTES, MAX_DEPTH, MAX_SEEN = 256, 16 << 20, 16, 10_000
 PRIVATE = (".tmp", ".shm")

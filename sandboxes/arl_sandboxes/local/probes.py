@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Capabilities, Probe, ProbeReport
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Capabilities, Probe, ProbeReport
 
 from .cgroup import Hierarchy
 from .check import checked

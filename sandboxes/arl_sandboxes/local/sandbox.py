@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import (
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import (
     Capabilities,
     ExecResult,
     Limits,

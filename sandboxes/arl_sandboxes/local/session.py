@@ -11,8 +11,8 @@ import struct
 import time
 from typing import Protocol
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import Capabilities, ExecResult, Limits, Session, SessionKind, Status
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import Capabilities, ExecResult, Limits, Session, SessionKind, Status
 
 from .child import Child
 from .feed import Feed

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentgym_rl.errors import SandboxError, SandboxLost, SandboxUnavailable
-from agentgym_rl.vital import Vital
+from agentgym_rl.core.errors import SandboxError, SandboxLost, SandboxUnavailable
+from agentgym_rl.runtime.frozen import Vital
 
 from .cgroup import Cgroup
 from .child import Child, Ended

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from agentgym_rl.errors import SandboxError, SandboxLost
-from agentgym_rl.sandbox import (
+from agentgym_rl.core.errors import SandboxError, SandboxLost
+from agentgym_rl.gym.sandbox import (
     ExecResult,
     Limits,
     ProbeReport,

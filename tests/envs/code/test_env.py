@@ -13,10 +13,12 @@ from arl_envs.code.families import FAMILIES
 from arl_envs.code.generated import Recipe
 from arl_envs.code.oracle import solution_of, solve, submission
 
-from agentgym_rl import make, registry
-from agentgym_rl.env import Message, Step
-from agentgym_rl.errors import ConfigError, EnvError, SandboxError
-from agentgym_rl.task import Task
+from agentgym_rl import make
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import ConfigError, EnvError, SandboxError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.env import Step
 from tests.contracts.sandboxes import Opened
 
 from .losing import LosingBackend

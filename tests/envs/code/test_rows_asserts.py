@@ -15,7 +15,7 @@ from arl_envs.code.problem import CallTest, Problem, Tolerance
 from arl_envs.code.rows.assertions import split_tests
 from arl_envs.code.rows.tolerance import ROUNDING
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 
 from .rows_kit import passes, problem
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.data import files_of, open_file
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.data import files_of, open_file
 
 from .rows_kit import sums, write_lines
 

@@ -10,7 +10,7 @@ import pytest
 from arl_envs.code.problem import CallTest, TextTest
 from arl_envs.code.rows.tolerance import PRINTED, ROUNDING
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 
 from .rows_kit import passes, problem
 

@@ -10,7 +10,7 @@ from arl_envs.code.rows.packed import unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_rl.data import RowRefused, parse_json
+from agentgym_rl.gym.data import RowRefused, parse_json
 
 from .rows_kit import problem
 

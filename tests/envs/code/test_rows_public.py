@@ -13,7 +13,7 @@ from arl_envs.code.problem import Problem
 from arl_envs.code.rows.assembly import Limits, problem_of
 from arl_envs.code.rows.format import FORMATS
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 from tests.conftest import shared_data
 
 from .rows_kit import passes

@@ -12,9 +12,9 @@ import pytest
 from arl_envs.code.problem import Problem
 from arl_envs.code.rows import row_tasks
 
-from agentgym_rl.data import RowTasks
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.data import RowTasks
 
 from .rows_kit import sums, write_lines
 

@@ -9,8 +9,8 @@ from arl_envs.math.checker import Judgement, Quiz, judge, judge_quickly
 from arl_envs.math.final import final_answer
 from arl_envs.math.symbolic.literal import Undecided
 
-from agentgym_rl.errors import EnvError, InfraError
-from agentgym_rl.verifier import Called, Status, VerifierPool
+from agentgym_rl.core.errors import EnvError, InfraError
+from agentgym_rl.gym.verifier import Called, Status, VerifierPool
 from tests.conftest import shared_data
 
 NEEDS_ALGEBRA = (r"\boxed{\sin 2x}", Quiz(r"2\sin x\cos x"))

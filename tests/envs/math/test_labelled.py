@@ -10,7 +10,7 @@ import pytest
 from arl_envs.math.checker import COMPARE, judge, judge_quickly
 from arl_envs.math.symbolic.literal import Undecided
 
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.gym.verifier import VerifierPool
 from tests.envs.math.cases import Case, labelled
 from tests.exhaustive import EXHAUSTIVE
 

@@ -11,10 +11,10 @@ from arl_envs.math.env import MathEnv
 from arl_envs.math.rows import row_tasks
 from arl_envs.math.rows.formats import FORMATS, Item, format_of
 
-from agentgym_rl import registry
-from agentgym_rl.data import RowRefused
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.data import RowRefused
 
 GSM8K = {"question": "Six times seven?", "answer": "6*7 = <<6*7=42>>42\n#### 42"}
 MATH_500 = {

@@ -12,8 +12,8 @@ from arl_envs.math.levels import LEVELS
 from arl_envs.math.source import MathTasks
 from arl_envs.splits import split_of
 
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task
 
 LEVEL_NUMBERS = sorted(LEVELS)
 _NAME, _ITEM = "(?P<name>Tom|Ann|Sam|Mia)", "(?P<item>pens|coins|cards|eggs)"

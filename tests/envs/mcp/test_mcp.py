@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentgym_rl import Env, Step, ToolEnv, make, tool
-from agentgym_rl.errors import ConfigError, InfraError
+from agentgym_rl.core.errors import ConfigError, InfraError
 
 SERVER = Path(__file__).with_name("server.py")
 COMMAND = [sys.executable, str(SERVER)]

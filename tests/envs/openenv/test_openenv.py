@@ -18,8 +18,8 @@ import pytest
 from arl_envs.openenv import SPEC
 from arl_envs.openenv.actions import form_of
 
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.gym.env import Env, Step
 
 PYTHON = os.environ.get("ARL_OPENENV_PYTHON") or (
     sys.executable if importlib.util.find_spec("openenv") else ""

@@ -12,10 +12,10 @@ from arl_envs.reasoning_gym.extract import MAX_CHARS, final_answer
 from arl_envs.reasoning_gym.recheck import holds
 from arl_envs.reasoning_gym.screen import EVALUATED, may_be_scored
 
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.task import Task
-from agentgym_rl.verifier import VerifierPool
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.verifier import VerifierPool
 
 pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
 

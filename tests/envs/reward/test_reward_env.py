@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentgym_rl import EnvSpec, Step, make
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.registry import register, spec
-from agentgym_rl.wrappers import StepTimeout
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.gym.registry import register, spec
+from agentgym_rl.gym.wrappers import StepTimeout
 
 from . import functions
 

@@ -13,12 +13,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import agentgym_rl
-from agentgym_rl import gymnasium_ids
-from agentgym_rl.env import Env, Step
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.specs import EnvSpec
-from agentgym_rl.sync_gym.env import SyncGym
-from agentgym_rl.task import Task, TaskSource
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.gymnasium import ids as gymnasium_ids
+from agentgym_rl.gym.gymnasium.env import SyncGym
+from agentgym_rl.gym.specs import EnvSpec
 
 MATH = "agentgym_rl:arl/math-v0"
 RIGHT = {"role": "assistant", "content": "\\boxed{4}"}
@@ -70,7 +70,7 @@ def run(code: str) -> str:
         "import agentgym_rl, gymnasium",
         "import gymnasium, agentgym_rl",
         "import gymnasium",
-        "import agentgym_rl.registry, gymnasium",
+        "import agentgym_rl.gym.registry, gymnasium",
         "import agentgym_rl, importlib.util; importlib.util.find_spec('gymnasium')\n"
         "import gymnasium",
     ],

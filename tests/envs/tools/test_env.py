@@ -13,8 +13,8 @@ from arl_envs.tools.problem import problem_of
 from arl_envs.tools.shop import WRITES
 
 from agentgym_rl import make
-from agentgym_rl.errors import ConfigError, EnvError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import Task
 
 from .kit import LEVELS, MANY, call, gold, run, say, started, tasks
 

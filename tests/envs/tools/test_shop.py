@@ -3,7 +3,7 @@
 import pytest
 from arl_envs.tools.shop import Database, Desk, Refused
 
-from agentgym_rl.tool_env import ToolError
+from agentgym_rl.gym.tool_env import ToolError
 
 ROWS = {
     "customers": [(10, "Ann Lee", "Rome", 12345), (11, "Ann Roy", "Oslo", 54321)],

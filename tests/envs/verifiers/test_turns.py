@@ -9,8 +9,8 @@ import pytest
 from arl_envs.verifiers import SPEC
 from arl_envs.verifiers.bridge import bridge_to, interpreter
 
-from agentgym_rl.env import Step
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.gym.env import Step
 
 TOOLS, GAME = (str(Path(__file__).with_name(f"toy_{name}.py")) for name in ("tools", "game"))
 pytestmark = pytest.mark.slow  # verifiers takes seconds to import

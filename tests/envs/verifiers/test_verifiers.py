@@ -11,9 +11,9 @@ import pytest
 from arl_envs.verifiers import SPEC, bridge
 from arl_envs.verifiers.bridge import Bridge, bridge_to
 
-from agentgym_rl.env import Step
-from agentgym_rl.errors import ConfigError, EnvError, InfraError
-from agentgym_rl.task import Task
+from agentgym_rl.core.errors import ConfigError, EnvError, InfraError
+from agentgym_rl.core.task import Task
+from agentgym_rl.gym.env import Step
 
 TOY = str(Path(__file__).with_name("toy_taskset.py"))
 pytestmark = pytest.mark.slow  # verifiers takes seconds to import

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from arena import Case, attack, described
 
-from agentgym_rl.sandbox import Status
+from agentgym_rl.gym.sandbox import Status
 
 LATE_S = 6.0
 """A machine under sixteen attacks at once may be this late with an alarm."""

@@ -7,8 +7,8 @@ import time
 import pytest_free as must
 from arena import Case, attack, described
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Status
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Status
 
 ARRANGE = """
 os.symlink("/etc/passwd", "link"); os.symlink("/", "root"); os.symlink("loop", "loop")

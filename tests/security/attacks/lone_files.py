@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest_free as must
 from arena import LONE_MODES, PWNED, SETTLE_S, Case, all_are, attack, described
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Sandbox, Status
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Sandbox, Status
 
 
 def own_files() -> list[Path]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest_free as must
 from arena import LONE_MODES, Case, all_are, attack, described
 
-from agentgym_rl.errors import SandboxError
-from agentgym_rl.sandbox import Status
+from agentgym_rl.core.errors import SandboxError
+from agentgym_rl.gym.sandbox import Status
 
 SIGNAL_CALLS = {"kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138)}
 SIGNAL_CALLS_OF_TWO = {"tgkill": (234, 131), "rt_tgsigqueueinfo": (297, 240)}

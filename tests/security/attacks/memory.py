@@ -2,8 +2,8 @@
 
 from arena import Case, attack, described
 
-from agentgym_rl.errors import SandboxLost
-from agentgym_rl.sandbox import ExecResult, Status
+from agentgym_rl.core.errors import SandboxLost
+from agentgym_rl.gym.sandbox import ExecResult, Status
 
 TOUCH = """
 def touch(mb):

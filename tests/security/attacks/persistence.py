@@ -7,7 +7,7 @@ import struct
 
 from arena import Case, attack, described
 
-from agentgym_rl.sandbox import Status
+from agentgym_rl.gym.sandbox import Status
 
 
 @attack(gvisor=True)

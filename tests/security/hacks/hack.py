@@ -10,7 +10,7 @@ from arl_envs.code.generated import Form
 from arl_envs.code.oracle import submission
 from arl_envs.code.problem import Problem
 
-from agentgym_rl.env import Message
+from agentgym_rl.core.chat import Message
 
 Says = Callable[[Problem], Sequence[Message]]
 Verdicts = frozenset[str]

@@ -10,8 +10,8 @@ import msgspec
 from agentgym_rl.gateway.dialects import Dialect, Question, Route, Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.reply import Reply
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.session.session import Session
 
 from .read import count_request, reply_request
 from .write import MessagesWriter

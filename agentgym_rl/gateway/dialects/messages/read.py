@@ -1,4 +1,11 @@
-"""Anthropic's conversations as the gateway's own chat messages."""
+"""Arguments of tool calls, which are text to the model and an object in Anthropic's API.
+
+A malformed call goes to the client as {"_raw": its text}: a tool call all the same, which fails
+the client's own check of its arguments, so that the model is told. Arguments that are such an
+object themselves are wrapped too: what comes back always means one text.
+
+Anthropic's conversations as the gateway's own chat messages.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from agentgym_rl.gateway.dialects.typed import decode
-from agentgym_rl.gateway.errors import ApiError, unsupported
-from agentgym_rl.gateway.messages import TURN
-from agentgym_rl.gateway.reply_form import ToolChoice as Choice
-from agentgym_rl.gateway.reply_form import forced_any, forced_tool, form_of
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import Session
+import msgspec
 
-from .calls import arguments_of
+from agentgym_rl.gateway.dialects.typed import decode
+from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
+from agentgym_rl.gateway.messages import TURN
+from agentgym_rl.gateway.parsers import ToolCall
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.reply_form import ToolChoice as Choice
+from agentgym_rl.gateway.request.reply_form import forced_any, forced_tool, form_of
+from agentgym_rl.gateway.session.session import Session
+
 from .wire import (
     AnyChoice,
     AssistantMessage,
@@ -31,6 +40,43 @@ from .wire import (
     ToolUseBlock,
     UserMessage,
 )
+
+
+class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
+    raw: str = msgspec.field(name="_raw")
+
+
+_wrapped = msgspec.json.Decoder(_Wrapped)
+
+
+def input_of(call: ToolCall) -> msgspec.Raw:
+    """What a client gets, as JSON: the arguments byte for byte where they are an object."""
+    try:
+        value: Any = None if call.malformed else msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value.keys() != {"_raw"}:
+        return msgspec.Raw(call.arguments.encode())
+    return msgspec.Raw(msgspec.json.encode(_Wrapped(call.arguments)))
+
+
+def arguments_of(given: msgspec.Raw, where: str) -> str:
+    """The text that a client's `input` stands for.
+
+    Raises:
+        ApiError: 400, it is no object.
+    """
+    data = bytes(given).strip()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise bad_request(f"{where}: {error}", param=where) from error
+    if not text.startswith("{"):
+        raise bad_request(f"{where}: expected an object, got {text[:40]}", param=where)
+    try:
+        return _wrapped.decode(text).raw
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def reply_request(session: Session, body: bytes) -> ChatRequest:

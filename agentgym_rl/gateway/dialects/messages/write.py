@@ -11,7 +11,7 @@ from agentgym_rl.gateway.dialects import Writer
 from agentgym_rl.gateway.parsers import Event, ToolCall
 from agentgym_rl.gateway.reply import Reply
 
-from .calls import input_of
+from .read import input_of
 
 _encode = msgspec.json.Encoder().encode
 _STOPS = {

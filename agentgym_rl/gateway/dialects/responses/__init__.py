@@ -13,11 +13,15 @@ import msgspec
 from agentgym_rl.gateway.dialects import Dialect, Writer
 from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.reply import Reply
-from agentgym_rl.gateway.requests import ChatRequest
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.session.session import Session
 
 from .requests import ResponsesRequest, read_request
-from .writer import ResponsesWriter, error_fields, write_event
+from .writer import (
+    ResponsesWriter,
+    error_fields,
+    write_event,
+)
 
 
 class ResponsesDialect(Dialect):

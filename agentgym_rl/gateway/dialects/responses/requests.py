@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentgym_rl.gateway.errors import ApiError, bad_request, unsupported
-from agentgym_rl.gateway.fields import boolean, given_fields, integer, number, string
-from agentgym_rl.gateway.reply_form import form_of, read_format, read_tool_choice
-from agentgym_rl.gateway.requests import ChatRequest, effort_kwargs
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.request.chat_request import ChatRequest, effort_kwargs
+from agentgym_rl.gateway.request.fields import boolean, given_fields, integer, number, string
+from agentgym_rl.gateway.request.reply_form import form_of, read_format, read_tool_choice
+from agentgym_rl.gateway.session.session import Session
 
 from .items import read_items
 from .tools import Tools, read_tools

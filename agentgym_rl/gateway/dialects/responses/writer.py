@@ -13,7 +13,7 @@ from agentgym_rl.gateway.errors import ApiError
 from agentgym_rl.gateway.messages import TURN
 from agentgym_rl.gateway.parsers import Event
 from agentgym_rl.gateway.reply import Reply, total_usage
-from agentgym_rl.gateway.sessions import Session
+from agentgym_rl.gateway.session.session import Session
 
 from .output import Output, OutputEvent, Status
 from .requests import ResponsesRequest

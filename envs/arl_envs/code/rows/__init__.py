@@ -1,6 +1,6 @@
 """Problems from the rows of public data sets, by Hugging Face id or local file.
 
-    source.py     tasks: the entry, `row_tasks`; files and hub are read by agentgym_rl.data
+    source.py     tasks: the entry, `row_tasks`; files and hub are read by agentgym_rl.gym.data
     format.py     which format a row is in: deepcoder.py livecodebench.py apps.py humaneval.py
                   mbpp.py kodcode.py, each from a row to a draft.py
     listed.py     tests as a list of cases             packed.py    the ones that are compressed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.data import Row, RowRefused, json_field, optional_text, shorten, text_field
+from agentgym_rl.gym.data import Row, RowRefused, json_field, optional_text, shorten, text_field
 
 from .cases import call_tests, check_entry, check_pairs, text_tests
 from .draft import Draft, Tests

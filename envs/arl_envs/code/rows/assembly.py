@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.driver import encode
 from arl_envs.code.grader import passes
 from arl_envs.code.problem import CallTest, Problem, TextTest

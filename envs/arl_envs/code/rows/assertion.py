@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.calculator.values import ANSWER, Open
 from arl_envs.code.problem import EXACT, CallTest
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from itertools import chain
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.calculator.allowed import BUILTINS, Refused
 from arl_envs.code.calculator.statements import Calculator
 from arl_envs.code.calculator.values import ENTRY, Class, Open, approximate, show

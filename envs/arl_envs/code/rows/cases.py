@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from agentgym_rl.data import RowRefused, check_text, parse_json, shorten
+from agentgym_rl.gym.data import RowRefused, check_text, parse_json, shorten
 from arl_envs.code.problem import CallTest, TextTest
 
 from .tolerance import PRINTED, rounding_of

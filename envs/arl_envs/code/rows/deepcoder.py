@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentgym_rl.data import Row, RowRefused, json_field, optional_text, shorten, text_field
+from agentgym_rl.gym.data import Row, RowRefused, json_field, optional_text, shorten, text_field
 
 from .apps import object_tests
 from .draft import Draft

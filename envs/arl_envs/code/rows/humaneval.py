@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_rl.data import Row, text_field
+from agentgym_rl.gym.data import Row, text_field
 
 from .assertions import split_tests
 from .cases import check_entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.data import Row, json_field, optional_text, text_field
+from agentgym_rl.gym.data import Row, json_field, optional_text, text_field
 
 from .assertions import called_function, split_tests
 from .cases import check_entry

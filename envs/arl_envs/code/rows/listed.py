@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentgym_rl.data import RowRefused, parse_json, shorten
+from agentgym_rl.gym.data import RowRefused, parse_json, shorten
 
 from .cases import call_tests, check_entry, text_tests
 from .draft import Tests

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym_rl.data import Row, RowRefused, json_field, optional_text, shorten, text_field
+from agentgym_rl.gym.data import Row, RowRefused, json_field, optional_text, shorten, text_field
 
 from .draft import Draft
 from .listed import entry_of, listed_tests

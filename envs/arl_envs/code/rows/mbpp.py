@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentgym_rl.data import Row, RowRefused, optional_text, shorten, text_field
+from agentgym_rl.gym.data import Row, RowRefused, optional_text, shorten, text_field
 from arl_envs.code.problem import CallTest
 
 from .assertions import called_function, split_tests

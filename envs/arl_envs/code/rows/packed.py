@@ -12,7 +12,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from agentgym_rl.data import RowRefused, parse_json
+from agentgym_rl.gym.data import RowRefused, parse_json
 
 MAX_UNPACKED_BYTES = 256 << 20
 

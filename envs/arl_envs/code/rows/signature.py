@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from agentgym_rl.data import RowRefused, check_text
+from agentgym_rl.gym.data import RowRefused, check_text
 
 from .assertions import parse
 

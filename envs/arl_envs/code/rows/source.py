@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.data import Row, Rows, RowTask, RowTasks
-from agentgym_rl.data import row_tasks as tasks_of_rows
-from agentgym_rl.errors import ConfigError
-from agentgym_rl.task import Split
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split
+from agentgym_rl.gym.data import Row, Rows, RowTask, RowTasks
+from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 
 from .assembly import Limits, problem_of
 from .format import FORMATS, check_format, format_of
@@ -53,7 +53,7 @@ def row_tasks(
 ) -> RowTasks:
     """The tasks of `split`, of the `rows` that a file or a Hugging Face data set has.
 
-    `rows` are the fields of `agentgym_rl.data.Rows`: `path` or `dataset`, and what goes with
+    `rows` are the fields of `agentgym_rl.gym.data.Rows`: `path` or `dataset`, and what goes with
     them. `format` is found by the fields of the first row, unless it is given. A problem keeps
     the `max_tests` hidden tests of the longest inputs, and is refused if it is larger than
     `max_bytes` as JSON. `time_limit_s`: CPU seconds of a test.

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from agentgym_rl.data import RowRefused
+from agentgym_rl.gym.data import RowRefused
 from arl_envs.code.problem import Tolerance
 
 ROUNDING = Tolerance(relative=1e-6, absolute=1e-12)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from agentgym_rl.data import RowRefused, check_text
+from agentgym_rl.gym.data import RowRefused, check_text
 from arl_envs.code.driver import encode
 
 MAX_INTEGER_BITS = 13_000

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agentgym_rl.data import Row, RowRefused, shorten, text_field
-from agentgym_rl.errors import ConfigError
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.data import Row, RowRefused, shorten, text_field
 from arl_envs.math.final import last_box
 from arl_envs.math.symbolic.expression import Unreadable
 from arl_envs.math.symbolic.reading import read

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agentgym_rl.data import Row, Rows, RowTask, RowTasks
-from agentgym_rl.data import row_tasks as tasks_of_rows
-from agentgym_rl.task import Split
+from agentgym_rl.core.task import Split
+from agentgym_rl.gym.data import Row, Rows, RowTask, RowTasks
+from agentgym_rl.gym.data import row_tasks as tasks_of_rows
 
 from .formats import FORMATS, check_format, format_of
 
@@ -37,7 +37,7 @@ class ChooseFormat:
 def row_tasks(split: Split, *, seed: int = 0, format: str | None = None, **rows: Any) -> RowTasks:
     """The tasks of `split`, of the `rows` that a file or a Hugging Face data set has.
 
-    `rows` are the fields of `agentgym_rl.data.Rows`: `path` or `dataset`, and what goes with
+    `rows` are the fields of `agentgym_rl.gym.data.Rows`: `path` or `dataset`, and what goes with
     them. `format` is found by the fields of the first row, unless it is given. Rows whose answer
     cannot be read are left out, counted and told.
 

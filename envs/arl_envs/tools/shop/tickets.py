@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_rl.tool_env import tool
+from agentgym_rl.gym.tool_env import tool
 
 from .rules import Rulebook
 

@@ -1,0 +1,116 @@
+"""A batch of a run, trained once more from the log and the checkpoint before it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.controller.batches import split_batch
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.storage.checkpoint_manifest import newest_checkpoint, read_manifest
+from agentgym_rl.storage.recovery import batches
+from agentgym_rl.storage.run_folder import config_of, shown
+
+LOSS_TOLERANCE = 1e-4
+"""Relative, where the run had several ranks and equality up to rounding is all there can be."""
+
+
+def replay(
+    run: Path, *, step: int, on_batch: Callable[[int], None] = lambda count: None
+) -> dict[str, Any]:
+    """Train batch `step` of `run` again, and what lies between it and the checkpoint before it.
+
+    Raises:
+        ConfigError: there is no such batch in the run's log.
+        TrainerError: the checkpoint or the model cannot be loaded.
+    """
+    config = load_config(config_of(run, f"arl replay {run}"))
+    recorded = _recorded(run / "episodes.db")
+    if step not in recorded:
+        last = max(recorded, default=-1)
+        raise ConfigError(
+            f"--step {step}: {shown(run)} has trained the batches 0 to {last}"
+            if recorded
+            else f"{shown(run)} has trained no batch yet"
+        )
+    checkpoint = newest_checkpoint(run / "checkpoints", at_most=step)
+    first = read_manifest(checkpoint).step if checkpoint else 0
+    found = batches(run / "episodes.db", first=first, last=step)
+    from agentgym_rl.trainer.replay import replay_batches  # torch
+
+    replayed = replay_batches(
+        config,
+        [_whole(config, number, found) for number in range(first, step + 1)],
+        model_dir=model_folder(config),
+        checkpoint=checkpoint,
+    )
+    rows: list[dict[str, Any]] = []
+    for batch in replayed:
+        was = recorded[batch.step]
+        rows.append(_compared(batch.step, was, batch.metrics["loss"], batch.parameters))
+        on_batch(1)
+    return {
+        "run": shown(run),
+        "step": step,
+        "checkpoint": str(checkpoint or ""),
+        "batches": rows,
+        "bit_for_bit": all(row["bit_for_bit"] for row in rows),
+        "passed": all(row["passed"] for row in rows),
+    }
+
+
+def _whole(config: Config, step: int, found: dict[int, Any]) -> Any:
+    """Batch `step`, for one rank."""
+    if step not in found:
+        raise ConfigError(f"the log lacks batch {step}: is it the run's own?")
+    (shard,) = split_batch(
+        found[step],
+        step=step,
+        num_ranks=1,
+        num_minibatches=config.trainer.num_minibatches,
+        turn_discount=config.algo.turn_discount,
+    )
+    return shard
+
+
+def _recorded(log: Path) -> dict[int, dict[str, Any]]:
+    """Loss, weights and ranks of every batch that became a version, as last trained."""
+    query = """
+        SELECT steps.step, metrics, parameters, num_ranks FROM steps JOIN incarnations
+        USING (incarnation) ORDER BY incarnation"""
+    if not log.is_file():
+        raise ConfigError(f"no episode log {log}")
+    url = f"{log.absolute().as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(url, uri=True)) as db:
+        try:
+            rows = db.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"{log}: {error}; was the run made by an earlier version of this package?"
+            ) from error
+    return {
+        step: {"loss": json.loads(metrics).get("loss"), "parameters": hashed, "num_ranks": ranks}
+        for step, metrics, hashed, ranks in rows
+    }
+
+
+def _compared(step: int, was: dict[str, Any], loss: float, parameters: str) -> dict[str, Any]:
+    exact = was["parameters"] == parameters and was["loss"] == loss
+    near = was["loss"] is not None and math.isclose(
+        was["loss"], loss, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE
+    )
+    return {
+        "step": step,
+        "num_ranks": was["num_ranks"],
+        "loss": [was["loss"], loss],
+        "parameters": [was["parameters"], parameters],
+        "bit_for_bit": exact,
+        "passed": exact or (was["num_ranks"] > 1 and near),
+    }

@@ -1,0 +1,169 @@
+"""The command: reads a run, recomputes it version by version, returns the report."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentgym_rl.config import Config, load_config
+from agentgym_rl.core.errors import ConfigError, WeightsError
+from agentgym_rl.core.trajectory import FloatArray
+from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.run_folder import config_of
+
+from .diagnosis import diagnose
+from .recompute import OnProgress, Recompute
+from .tokens import Index, Tokens
+from .verdict import (
+    THRESHOLDS,
+    Evidence,
+    Gaps,
+    Rule,
+    by_place,
+    by_version,
+    distances,
+    failing,
+    failures,
+    summary,
+)
+
+_WORST_SHOWN = 10
+_CONTROL_TOKENS = 512
+"""Tokens of each version that are also recomputed under the version before."""
+_SHARP = 0.05
+"""Share of them that must then exceed the limit: few are enough, since a wrong version is wrong
+for many tokens in a row, and many tokens are certain under any version."""
+
+
+def audit(
+    run: Path,
+    *,
+    threshold: float | None = None,
+    untrained: bool = False,
+    on_progress: OnProgress = lambda count: None,
+) -> dict[str, Any]:
+    """Recompute every trained token of a run under the version recorded with it.
+
+    Log-probs are those of the trainer's forward at the recorded temperature. A run that has not
+    finished is audited as far as it got. The report is the JSON object of `arl audit --json`.
+
+    Args:
+        threshold: Allowed |Δ log-prob|; None: by the engine's dtype (`THRESHOLDS`).
+        untrained: Also the episodes of groups that wait or were dropped.
+        on_progress: Called with the number of tokens recomputed since the call before.
+
+    Raises:
+        ConfigError: no run there, nothing trained yet, or no versions were kept.
+        TrainerError: the model cannot be loaded, or a record cannot have been trained.
+    """
+    config = load_config(config_of(run, f"arl audit {run}"))
+    rule = _rule(config, threshold)
+    with contextlib.closing(EpisodeReader(run / "episodes.db")) as reader:
+        tokens = Tokens.collect(reader, reader.episode_ids(untrained=untrained))
+        _check(run, tokens, untrained=untrained)
+        from agentgym_rl.trainer.audit import open_recomputer
+
+        model_dir = model_folder(config)
+        with open_recomputer(config, model_dir, run / "weights") as model:
+            recompute = Recompute(tokens, reader, model, on_progress)
+            evidence, control = _recompute_all(recompute, rule)
+            broken = failing(evidence, rule)
+            diagnosis = diagnose(recompute, evidence, rule, broken) if len(broken) else None
+        steps = {"steps": config.steps, "steps_published": reader.steps_published}
+    report = {"run": str(run), **steps, **_report(evidence, rule, broken)}
+    return {**report, "control": _control(control, rule), "diagnosis": diagnosis}
+
+
+def _rule(config: Config, threshold: float | None) -> Rule:
+    dtype = config.own_engine.dtype
+    allowed = THRESHOLDS[dtype] if threshold is None else threshold
+    if not (allowed > 0 and math.isfinite(allowed)):
+        raise ConfigError(f"--threshold {threshold}: expected a number above 0, like 1e-3")
+    return Rule(config.rollout.interrupt, dtype, allowed)
+
+
+def _check(run: Path, tokens: Tokens, *, untrained: bool) -> None:
+    """Raises ConfigError if there is nothing to recompute, or nothing to do it with."""
+    if not len(tokens):
+        more = "" if untrained else "; --all also takes episodes that were not trained"
+        raise ConfigError(f"{run} holds no trained token yet: nothing to audit{more}")
+    if not any((run / "weights").glob("v-*.safetensors")):
+        raise ConfigError(
+            f"no policy version is kept in {run / 'weights'}, and a token is audited with the "
+            "weights that sampled it: run again with --weights.keep_versions=all"
+        )
+
+
+def _recompute_all(recompute: Recompute, rule: Rule) -> tuple[Evidence, Gaps]:
+    """Every token under its version; and how far some are from the version before, as a control."""
+    tokens = recompute.tokens
+    old_kv = rule.old_kv(tokens)
+    found = np.full(len(tokens), np.nan, np.float32)
+    covered = np.zeros(len(tokens), np.bool_)
+    before: dict[int, tuple[Index, FloatArray]] = {}
+    problems: dict[int, str] = {}
+    for version in np.unique(tokens.version).tolist():
+        try:
+            recompute.load(version)
+        except WeightsError as error:
+            problems[version] = str(error)
+            continue
+        own, later = tokens.of_version(version), tokens.of_version(version + 1)
+        found[own], covered[own] = recompute.logprobs(own), True
+        sample = later[~old_kv[later]][:_CONTROL_TOKENS]
+        before[version + 1] = sample, recompute.logprobs(sample)
+    gaps = np.where(covered, distances(tokens.recorded, found), np.nan)
+    # Against what was recomputed, not what was recorded: it is the versions that are compared.
+    control = [distances(found[i], other) for v, (i, other) in before.items() if v not in problems]
+    evidence = Evidence(tokens, covered, found, gaps, old_kv, problems)
+    return evidence, np.concatenate([np.zeros(0), *control])
+
+
+def _report(evidence: Evidence, rule: Rule, broken: Index) -> dict[str, Any]:
+    judged = evidence.gaps[evidence.judged]
+    sentences = failures(evidence, rule, broken)
+    return {
+        "interrupt": rule.interrupt,
+        "dtype": rule.dtype,
+        "threshold": rule.threshold,
+        "criterion": "every token" if rule.by_token else "mean of every version",
+        **summary(judged),
+        "tokens": len(evidence.tokens),
+        "coverage": evidence.coverage,
+        "p999": float(np.quantile(judged, 0.999, method="higher")) if len(judged) else None,
+        "mixed_kv": summary(evidence.gaps[evidence.covered & ~evidence.judged]),
+        "places": by_place(evidence),
+        "versions": by_version(evidence),
+        "passed": not sentences,
+        "failures": sentences,
+        "worst": [_token(evidence, i) for i in broken[:_WORST_SHOWN].tolist()],
+    }
+
+
+def _token(evidence: Evidence, index: int) -> dict[str, Any]:
+    tokens = evidence.tokens
+    return {
+        "episode": tokens.episode_ids[tokens.episode[index]],
+        "row": int(tokens.row[index]),
+        "position": int(tokens.position[index]),
+        "version": int(tokens.version[index]),
+        "temperature": float(tokens.temperature[index]),
+        "recorded": float(tokens.recorded[index]),
+        "recomputed": float(evidence.recomputed[index]),
+        "gap": float(evidence.gaps[index]),
+    }
+
+
+def _control(gaps: Gaps, rule: Rule) -> dict[str, Any]:
+    """Would a wrong version be noticed? The audit proves little where versions hardly differ."""
+    found = summary(gaps)
+    noticed = float((gaps > rule.token_limit).mean()) if len(gaps) else None
+    sharp = noticed is not None and (
+        noticed >= _SHARP if rule.by_token else float(gaps.mean()) > rule.threshold
+    )
+    return {**found, "noticed": noticed, "sharp": sharp}

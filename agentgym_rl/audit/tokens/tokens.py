@@ -1,0 +1,127 @@
+"""Every trained token of a run as flat arrays; rows are read again when they are needed.
+
+Legend: [N] trained tokens, in the order of their episodes, rows and positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agentgym_rl.core.trajectory import BoolArray, FloatArray, IntArray, Row
+from agentgym_rl.storage.episode_reader import EpisodeReader
+
+Index = npt.NDArray[np.int64]
+"""Which of the N tokens."""
+
+
+class Place(IntEnum):
+    """Where a token is within its turn."""
+
+    ONE_VERSION = 0
+    """In a turn that one version sampled."""
+    BEFORE_UPDATE = 1
+    """In a turn that several versions sampled, by the first of them."""
+    AFTER_UPDATE = 2
+    """In such a turn, by a later one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """All [N] but `episode_ids`."""
+
+    episode_ids: Sequence[str]
+    episode: IntArray
+    """Index into `episode_ids`."""
+    row: IntArray
+    """Index of the row within its episode."""
+    position: IntArray
+    """Within the row."""
+    version: IntArray
+    admitted: IntArray
+    recorded: FloatArray
+    """Log-prob as the engine reported it."""
+    temperature: FloatArray
+    place: IntArray
+
+    @classmethod
+    def collect(cls, reader: EpisodeReader, episode_ids: Sequence[str]) -> Tokens:
+        """The tokens that train in these episodes."""
+        parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
+        for episode, name in enumerate(episode_ids):
+            for index, row in enumerate(reader.trajectory(name).rows):
+                for key, array in _columns(episode, index, row).items():
+                    parts[key].append(array)
+        if not parts["position"]:
+            parts = {name: [np.zeros(0, np.int32)] for name in _ARRAYS}
+        joined: dict[str, Any] = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        return cls(episode_ids, **joined)
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def of_version(self, version: int) -> Index:
+        return np.flatnonzero(self.version == version)
+
+    def rows(
+        self, chosen: Index, reader: EpisodeReader, *, temperature: float | None = None
+    ) -> Iterator[Row]:
+        """The rows of the chosen tokens (ascending); of each, no other token trains.
+
+        Rows end with their last chosen token. `temperature` replaces the recorded ones.
+        """
+        episode_now, trajectory = -1, None
+        for part in self._by_row(chosen):
+            episode = int(self.episode[part[0]])
+            if trajectory is None or episode != episode_now:
+                episode_now, trajectory = episode, reader.trajectory(self.episode_ids[episode])
+            row = trajectory.rows[int(self.row[part[0]])]
+            yield _restricted(row, self.position[part], temperature)
+
+    def _by_row(self, chosen: Index) -> list[Index]:
+        rows = np.stack([self.episode[chosen], self.row[chosen]])
+        changes = np.flatnonzero((rows[:, 1:] != rows[:, :-1]).any(0)) + 1
+        return [part for part in np.split(chosen, changes) if len(part)]
+
+
+_ARRAYS = [name for name in Tokens.__slots__ if name != "episode_ids"]
+
+
+def _columns(episode: int, index: int, row: Row) -> dict[str, npt.NDArray[Any]]:
+    position = np.flatnonzero(row.loss_mask).astype(np.int32)
+    return {
+        "episode": np.full(len(position), episode, np.int32),
+        "row": np.full(len(position), index, np.int32),
+        "position": position,
+        "version": row.policy_versions[position],
+        "admitted": row.admitted_versions[position],
+        "recorded": row.behavior_logprobs[position],
+        "temperature": row.temperatures[position],
+        "place": _places(row.turn_ids[position], row.policy_versions[position]),
+    }
+
+
+def _places(turns: IntArray, versions: IntArray) -> IntArray:
+    places = np.full(len(turns), Place.ONE_VERSION, np.int32)
+    for turn in np.unique(turns):
+        own = turns == turn
+        if len(np.unique(versions[own])) > 1:
+            first = versions[own][0]
+            later = versions[own] != first
+            places[own] = np.where(later, Place.AFTER_UPDATE, Place.BEFORE_UPDATE)
+    return places
+
+
+def _restricted(row: Row, positions: IntArray, temperature: float | None) -> Row:
+    end = int(positions[-1]) + 1  # attention is causal: what follows changes nothing
+    mask: BoolArray = np.zeros(end, np.bool_)
+    mask[positions] = True
+    head = replace(row.head(end), loss_mask=mask)
+    if temperature is None:
+        return head
+    return replace(head, temperatures=np.full(end, temperature, np.float32))

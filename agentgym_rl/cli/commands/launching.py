@@ -1,0 +1,99 @@
+"""`--dry-run`, and runs that begin as a Slurm job.
+
+`arl plan`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from agentgym_rl.cli.parse import load_configuration
+from agentgym_rl.cluster import slurm
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.rollout.player import check_policy
+from agentgym_rl.run.dry_run import dry_run
+from agentgym_rl.run.train import check_played
+from agentgym_rl.runtime import log
+from agentgym_rl.runtime.signals import run_interruptible
+from agentgym_rl.storage.run_folder import next_run_dir
+
+from .showing import print_json
+
+
+def show_or_submit(args: Namespace, config: Config, *, resume: Path | None) -> int:
+    """Say what would be started; or write the job that starts it, and submit it."""
+    kind = "serve" if args.command == "serve" else ""
+    if args.command == "train":
+        run_interruptible(lambda: check_played(config, say=lambda text: None))
+    else:
+        check_policy(config, config.own_engine)
+    config = resolve_paths(config)
+    if config.cluster.type != "slurm":
+        text = run_interruptible(lambda: dry_run(config, kind=kind, resume=resume))
+        print_json({"text": text}) if args.json else print(text)
+        return 0
+    run_dir = resume or next_run_dir(config, kind=kind)
+    config = config.model_copy(update={"run": "" if resume else str(run_dir)})
+    text = slurm.script(config, run_dir, _command(args, run_dir, resume))
+    if args.dry_run:
+        print_json({"script": text}) if args.json else print(text)
+        return 0
+    job = slurm.write_job(config, run_dir, text)
+    said = slurm.submit(job)
+    if args.json:
+        print_json({"job": str(job), "submitted": said})
+    elif said:
+        print(f"{said}: {job}\nits output comes to {run_dir / 'slurm.log'}")
+    else:
+        how = f"sbatch {shlex.quote(str(job))}"
+        print(f"wrote {job}; there is no sbatch here: submit it with `{how}`")
+    return 0
+
+
+def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:
+    """The run, as it is begun on the nodes of the job."""
+    return [
+        *(sys.executable, "-m", "agentgym_rl", args.command),
+        *("--config", str(run_dir / "slurm.toml")),
+        *(("--resume", str(resume)) if resume else ()),
+    ]
+
+
+def plan(args: Namespace) -> int:
+    for name in ("gpus", "cores", "parameters"):
+        value = getattr(args, name)
+        if (value is not None and value < 0) or (value == 0 and name != "parameters"):
+            raise ConfigError(f"--{name} {value:g}: expected a number above 0")
+    if args.run is not None and args.config is None:
+        from agentgym_rl.storage.run_folder import config_of
+
+        args.config = config_of(args.run, f"--run {args.run}")
+    config = load_configuration(args)
+    log.setup("warning")  # the run's own messages, of another time
+    from agentgym_rl.plan.command import Asked, plan
+
+    planned = plan(
+        config,
+        Asked(
+            run=args.run,
+            rates=args.rates,
+            gpu=args.gpu,
+            parameters=args.parameters,
+            gpus=args.gpus,
+            cores=args.cores,
+            searches=not args.no_search,
+            plot=args.plot,
+            write_rates=args.write_rates,
+        ),
+        say=log.now_and_then(),
+    )
+    if args.json:
+        print_json(planned.json())
+    else:
+        print(planned.text())
+    return 0

@@ -1,0 +1,116 @@
+"""`arl engines` and `arl workers`: those of a living run, which may come and go."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.core.errors import ConfigError, EngineError
+
+from .showing import print_json
+
+_LOOK_TIMEOUT_S = 30.0
+
+
+def engines(args: Namespace) -> int:
+    """List them, let some join, or let one go."""
+    wanted: dict[str, Any] = {}
+    if args.add is not None:
+        wanted = {"count": int(args.add)} if args.add.isdecimal() else {"url": args.add}
+    columns = ("name", "url", "state", "version", "requests", "restarts")
+    return _do(args, "engine", columns, add=wanted)
+
+
+def workers(args: Namespace) -> int:
+    """List them, let some join, or let one go."""
+    columns = ("name", "state", "groups", "restarts")
+    return _do(args, "worker", columns, add={} if args.add is None else {"count": args.add})
+
+
+def _do(args: Namespace, what: str, columns: Sequence[str], *, add: dict[str, Any]) -> int:
+    from agentgym_rl.run.admin_api import FILE
+
+    if add and args.remove is not None:
+        raise ConfigError("--add and --remove: one at a time")
+    run = _Run(args.run, FILE)
+    done: dict[str, Any] = {}
+    if add:
+        done = run.ask(f"/{what}s/add", add)
+    if args.remove is not None:
+        done = run.ask(f"/{what}s/remove", {what: args.remove})
+    found = done | run.ask(f"/{what}s")
+    if args.json:
+        print_json(found)
+    else:
+        print("\n".join([*_news(found), *_table(what, columns, found[f"{what}s"])]))
+    return int(any(joined["error"] for joined in done.get("joined", [])))
+
+
+class _Run:
+    """A run that lives, as its folder says."""
+
+    def __init__(self, folder: Path, file: str) -> None:
+        """Raises ConfigError: it does not live, or is somebody else's."""
+        if not (folder / "config.toml").exists():
+            raise ConfigError(f"{folder}: no run is there (it has no config.toml)")
+        try:
+            told = json.loads((folder / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{folder}: the run does not run now, or is only being started (no {file})"
+            ) from None
+        except PermissionError:
+            raise ConfigError(f"{folder / file} can be read by the run's owner alone") from None
+        self._folder = folder
+        self._url, self._token = told["url"], told["token"]
+        self._timeout_s = float(told["timeout_s"])
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """An answer of the run.
+
+        Raises:
+            ConfigError: it refuses, or does not live any more.
+            EngineError: it cannot do that now.
+        """
+        request = urllib.request.Request(
+            self._url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        timeout_s = _LOOK_TIMEOUT_S if body is None else self._timeout_s
+        try:
+            with opener.open(request, timeout=timeout_s) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            said = json.loads(error.read() or b"{}").get("error", str(error))
+            raise (EngineError if error.code >= 409 else ConfigError)(said) from None
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"{self._folder}: the run does not answer at {self._url} ({error}); if it has "
+                "died, `arl train --resume` goes on with it"
+            ) from None
+
+
+def _news(found: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{joined['name']} did not join: {joined['error']}"
+        for joined in found.get("joined", [])
+        if joined["error"]
+    ]
+    return [*lines, f"{found['removed']} has left"] if "removed" in found else lines
+
+
+def _table(what: str, columns: Sequence[str], members: Sequence[dict[str, Any]]) -> Iterator[str]:
+    rows = [[what.upper(), *(column.upper() for column in columns[1:])]]
+    for member in members:
+        rows.append(["-" if member[column] is None else str(member[column]) for column in columns])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

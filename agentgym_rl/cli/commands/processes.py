@@ -1,0 +1,161 @@
+"""`arl engine`, `arl rollout`, `arl trainer`, `arl warm-up`, which runs start; and `arl bench`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.cli.parse import load_configuration
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime import log
+from agentgym_rl.runtime.frozen import watch_starter
+from agentgym_rl.runtime.oom import watch_thread_starts
+from agentgym_rl.runtime.signals import run_interruptible
+
+from .showing import print_json
+
+
+def _watch() -> None:
+    """Over what a process cannot notice where it happens."""
+    watch_thread_starts()
+    watch_starter()
+
+
+def engine(args: Namespace) -> int:
+    _watch()
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    engine = config.own_engine
+    from agentgym_rl.models.resolve import model_folder
+
+    model_dir = model_folder(config)
+    if engine.type == "vllm":
+        from agentgym_rl.engines.vllm.command import exec_server, server_command
+
+        argv, env = server_command(
+            engine,
+            model_dir=model_dir,
+            served_model_name=config.model.path,
+            host=args.host,
+            port=args.port,
+            index=args.index,
+            transport=config.weights.transport,
+            seed=config.seed,
+            sleeps=config.cluster.colocated,
+        )
+        exec_server(argv, env)
+    from agentgym_rl.engines.embedded.main import serve
+
+    serve(
+        model_dir=model_dir,
+        config=engine,
+        host=args.host,
+        port=args.port,
+        seed=config.seed,
+        weight_version=args.weight_version,
+        journal=args.journal,
+        served_model_name=config.model.path,
+    )
+    return 0
+
+
+def rollout(args: Namespace) -> int:
+    _watch()
+    token = _token("rollout")
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    if args.folder and args.folder.is_dir():  # another machine need not have it
+        os.chdir(args.folder)
+        sys.path.insert(0, str(args.folder))
+    from agentgym_rl.workers.process import work
+
+    run_interruptible(
+        lambda: work(config, controller_url=args.controller, token=token, index=args.index),
+        hang_s=config.rollout.episode_timeout_s,
+    )
+    return 0
+
+
+def _token(command: str) -> str:
+    """What the controller knows this process by."""
+    if not (token := os.environ.get("ARL_TOKEN", "")):
+        raise ConfigError(
+            f"ARL_TOKEN is not set: `arl {command}` is started by `arl train`, which gives it the "
+            "controller's token there"
+        )
+    return token
+
+
+def trainer(args: Namespace) -> int:
+    _watch()
+    _token("trainer")
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.trainer.main import run
+
+    run(
+        config,
+        model_dir=model_folder(config),
+        run_dir=Path(args.run),
+        weights_dir=args.weights,
+        controller_url=args.controller,
+        rank=args.rank,
+        world_size=config.trainer.num_ranks,
+        rendezvous=args.rendezvous,
+        incarnation=args.incarnation,
+        resume=args.resume,
+        served=args.served,
+    )
+    return 0
+
+
+def warm_up(args: Namespace) -> int:
+    _watch()
+    config = load_configuration(args)
+    log.setup(config.logging.level)
+    from agentgym_rl.models.resolve import model_folder
+    from agentgym_rl.run.warmup.run import MODEL, ROWS, STEPS
+    from agentgym_rl.trainer.warmup import warm_up
+
+    warm_up(
+        config,
+        model_dir=model_folder(config),
+        rows=args.run / ROWS,
+        out=args.run / MODEL,
+        steps=args.run / STEPS,
+        rank=args.rank,
+        world_size=config.trainer.num_ranks,
+        rendezvous=args.rendezvous,
+    )
+    return 0
+
+
+def bench(args: Namespace) -> int:
+    result = _benchmark(args.name).run()
+    if args.json:
+        print_json(result)
+    else:
+        print(json.dumps(result, indent=2))
+    return 0
+
+
+def _benchmark(name: str) -> Any:
+    """The module benchmarks/<name>.py of the source checkout (benchmarks are not installed)."""
+    root = Path(__file__).parents[3]
+    known = sorted(file.stem for file in (root / "benchmarks").glob("[a-z]*.py"))
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"no benchmark {name!r}; {hint}(known: {', '.join(known) or 'none here'}); they come "
+            "with the source checkout"
+        )
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"benchmarks.{name}")

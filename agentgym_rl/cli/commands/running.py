@@ -1,0 +1,115 @@
+"""`arl train`, `arl serve`, `arl eval`: what plays episodes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.cli.parse import load_configuration
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.gc_pacing import paced_collections
+from agentgym_rl.runtime.signals import run_interruptible
+
+from .showing import print_json, progress_of
+
+if TYPE_CHECKING:
+    from agentgym_rl.run.training import TrainResult
+
+    TrainedBy = Callable[..., Coroutine[Any, Any, TrainResult]]
+
+
+def train(args: Namespace) -> int:
+    def kind() -> TrainedBy:
+        from agentgym_rl.run.train import train
+
+        return train
+
+    return _run(args, kind)
+
+
+def serve(args: Namespace) -> int:
+    def kind() -> TrainedBy:
+        from agentgym_rl.serve.run import serve
+
+        return serve
+
+    return _run(args, kind)
+
+
+def evaluate(args: Namespace) -> int:
+    if args.compare:
+        return _compare(args)
+    from agentgym_rl.cli.eval_targets import evaluated
+
+    asked = evaluated(args)
+    from agentgym_rl.evaluate.command import evaluate_all
+    from agentgym_rl.evaluate.compare import compare
+    from agentgym_rl.report.evaluation import print_table, summary_lines
+
+    with progress_of(asked[0].config, total_steps=0) as progress, paced_collections():
+        found = run_interruptible(
+            lambda: evaluate_all(asked, progress, out=args.out),
+            hang_s=max(each.config.rollout.episode_timeout_s for each in asked),
+        )
+    if len(found) > 1:
+        result = compare(found)
+        print_table(result)
+    else:
+        result = found[0].report
+        if not args.json:
+            print("\n".join(summary_lines(result)))
+    if args.json:
+        print_json(result)
+    return 0
+
+
+def _compare(args: Namespace) -> int:
+    """The table of evaluations that are there already."""
+    given = {name: value for name, value in vars(args).items() if value not in (None, {})}
+    clash = [
+        "keys of the configuration" if name == "overrides" else f"--{name}"
+        for name in sorted(given.keys() - {"command", "json", "compare"})
+    ]
+    if clash:
+        raise ConfigError(f"--compare plays nothing: leave out {', '.join(clash)}")
+    from agentgym_rl.evaluate.compare import compare_folders
+    from agentgym_rl.report.evaluation import print_table
+
+    comparison = compare_folders(args.compare)
+    print_table(comparison)
+    if args.json:
+        print_json(comparison)
+    return 0
+
+
+def _folder(args: Namespace) -> Path | None:
+    """Of the run that goes on."""
+    return args.resume.resolve() if args.resume else None
+
+
+def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
+    """Train by what `kind` imports, which takes its time: the fork server does so meanwhile."""
+    config = load_configuration(args)
+    if config.cluster.type == "slurm" or args.dry_run:
+        from .launching import show_or_submit
+
+        return show_or_submit(args, config, resume=_folder(args))
+    from agentgym_rl.run.launch import fork_server
+
+    with fork_server(config) as server:
+        train = partial(kind(), resume=_folder(args), server=server)
+        with progress_of(config, total_steps=config.steps) as progress, paced_collections():
+            result = run_interruptible(
+                lambda: train(config, progress), hang_s=config.rollout.episode_timeout_s
+            )
+    from agentgym_rl.report.run import training_text
+
+    if args.json:
+        print_json(asdict(result))
+    else:
+        print(training_text(asdict(result)))
+    return 0

@@ -1,0 +1,60 @@
+"""How commands show what they do, and print what they found."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.runtime import log
+
+if TYPE_CHECKING:
+    from agentgym_rl.config import Config
+    from agentgym_rl.report.progress import Progress
+
+
+@contextmanager
+def progress_of(config: Config, *, total_steps: int) -> Iterator[Progress]:
+    """The progress view, with this process's logs above it."""
+    from agentgym_rl.report.progress import make_progress
+
+    progress = make_progress(config.logging.progress, total_steps=total_steps)
+    try:
+        log.setup(config.logging.level)  # now: a live view has put itself in front of stderr
+        yield progress
+    finally:
+        progress.close()
+
+
+def counting(done: str, what: str = "tokens") -> Callable[[int], None]:
+    """Says on stderr how much is done."""
+    total, say = 0, log.now_and_then()
+
+    def count(more: int) -> None:
+        nonlocal total
+        total += more
+        say(f"{what} {done}: {total:,}")
+
+    return count
+
+
+def print_json(value: Any) -> None:
+    """Print a JSON object. Where stdout is kept for it, only the first one is."""
+    text = json.dumps(_finite(value), allow_nan=False)
+    if (answer := log.the_answer()) is None:
+        print(text)
+    else:
+        answer.give(text)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON has no number for, and sets as lists."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,216 @@
+"""What of this machine works: a probe for each thing that some part of the package needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.core.errors import ArlError
+from agentgym_rl.engines.vllm.build import find_build
+from agentgym_rl.gym.registry import listing, make_sandbox
+from agentgym_rl.gym.sandbox import Probe
+from agentgym_rl.models.resolve import BUNDLED_MODELS, weights_size
+
+PYTHON = (3, 11)
+SHARED_MEMORY = Path("/dev/shm")
+OPEN_FILES = 4096
+"""Sockets and pipes of some hundred episodes at once, each with sandbox and connections."""
+FREE_BYTES = 2 * 10**9
+"""Of a run of the bundled model with its checkpoints, many times over."""
+_PUBLISHED = 4
+"""Versions that are in shared memory at once, at most: see `weights.keep_versions`."""
+_FLOAT32_OVER_BFLOAT16 = 2
+_SANDBOX_TIMEOUT_S = 60.0
+_TORCH_TIMEOUT_S = 120.0
+_ASK_TORCH = """
+import json, torch
+gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+found = {"version": torch.__version__, "threads": torch.get_num_threads()}
+print(json.dumps(found | {"gpus": [[it.name, it.total_memory] for it in gpus]}))
+"""
+
+
+REQUIRED = ("python", "torch", "model", "disk")
+"""What `arl train --env math` needs."""
+
+
+async def examine(python: str = "") -> list[Probe]:
+    """All probes; those of `REQUIRED` are required. `python`: the
+    interpreter that has vLLM, where it is another one than this."""
+    asked: dict[str, Callable[[], Probe]] = {
+        "python": _python,
+        "torch": _torch,
+        "model": _model,
+        "shared memory": _shared_memory,
+        "disk": _disk,
+        "open files": _open_files,
+        "GPU": _gpu,
+        "vLLM": lambda: _vllm(python),
+        "Ray": _ray,
+        "Slurm": _slurm,
+    }
+    found = [await asyncio.to_thread(_guarded, name, probe) for name, probe in asked.items()]
+    return found + [await _sandbox(row.id) for row in listing("sandbox")]
+
+
+def _guarded(name: str, probe: Callable[[], Probe]) -> Probe:
+    """What cannot even be asked does not work; the other probes go on."""
+    try:
+        return probe()
+    except Exception as error:
+        return Probe(name, False, f"{type(error).__name__}: {error}", required=name in REQUIRED)
+
+
+def _python() -> Probe:
+    version = platform.python_version()
+    wanted = ".".join(map(str, PYTHON))
+    detail = f"{version} ({sys.executable}), {os.cpu_count()} processors, {_memory()}"
+    return Probe("python", sys.version_info >= PYTHON, detail, f"install Python {wanted} or later")
+
+
+def _memory() -> str:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{total / 1e9:.0f} GB of memory"
+
+
+@cache
+def _asked_torch() -> dict[str, Any]:
+    """What torch says of itself, in a process of its own: a driver that is broken may end it.
+
+    Raises:
+        OSError, SubprocessError, ValueError: it says nothing.
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", _ASK_TORCH],
+        capture_output=True,
+        text=True,
+        timeout=_TORCH_TIMEOUT_S,
+        check=False,
+    )
+    if answer.returncode:
+        raise ValueError(answer.stderr.strip()[-300:] or f"exit status {answer.returncode}")
+    return json.loads(answer.stdout)
+
+
+def _torch() -> Probe:
+    fix = 'pip install "torch>=2.11,<2.14"'
+    try:
+        found = _asked_torch()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Probe("torch", False, str(error), fix)
+    return Probe("torch", True, f"{found['version']}, {found['threads']} threads")
+
+
+def _model() -> Probe:
+    missing = [name for name, path in BUNDLED_MODELS.items() if not weights_size(path)]
+    fix = "install the package again: its wheel has the models"
+    return Probe("model", not missing, f"bundled: {', '.join(BUNDLED_MODELS)}", fix)
+
+
+def _shared_memory() -> Probe:
+    largest = max(map(weights_size, BUNDLED_MODELS.values()))
+    needed = largest * _FLOAT32_OVER_BFLOAT16 * _PUBLISHED
+    fix = (
+        f"runs go through {tempfile.gettempdir()} meanwhile, which is slower. In a container: "
+        "docker run --shm-size=1g; or set weights.folder to a folder with room"
+    )
+    if not SHARED_MEMORY.is_dir():
+        return Probe("shared memory", False, f"no {SHARED_MEMORY}", fix, required=False)
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    detail = f"{_size(free)} free in {SHARED_MEMORY}; the bundled model takes {_size(needed)}"
+    return Probe("shared memory", free >= needed, detail, fix, required=False)
+
+
+def _disk() -> Probe:
+    free = shutil.disk_usage(Path.cwd()).free
+    fix = "make room, or keep runs elsewhere: --run FOLDER. `arl runs` shows what each takes"
+    return Probe("disk", free >= FREE_BYTES, f"{_size(free)} free here ({Path.cwd()})", fix)
+
+
+def _open_files() -> Probe:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    detail = f"{soft:,} at once (the hard limit is {hard:,})"
+    fix = f"ulimit -n {OPEN_FILES}; with fewer, hundreds of episodes at once fail"
+    return Probe("open files", soft >= OPEN_FILES, detail, fix, required=False)
+
+
+def _gpu() -> Probe:
+    names = [f"{name} ({size / 1e9:.0f} GB)" for name, size in _asked_torch()["gpus"]]
+    if not names:
+        return Probe(
+            *("GPU", False, "torch sees none: engine and trainer run on the CPU"),
+            fix="with an NVIDIA GPU: its driver (nvidia-smi has to work), and torch built for CUDA",
+            required=False,
+        )
+    return Probe("GPU", True, ", ".join(names), required=False)
+
+
+def _vllm(python: str) -> Probe:
+    try:
+        build = find_build(python)
+    except ArlError as error:
+        return Probe(
+            *("vLLM", False, str(error)),
+            fix="without it the embedded engine samples. An interpreter of its own: "
+            "--engine.type=vllm --engine.python=FILE (docs/vllm.md)",
+            required=False,
+        )
+    kind = "CPU build" if build.is_cpu else "GPU build"
+    return Probe("vLLM", True, f"{build.version}, {kind} ({build.python})", required=False)
+
+
+def _ray() -> Probe:
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return Probe(
+            *("Ray", False, "not installed: one machine only"),
+            fix="pip install 'agentgym-rl[ray]'",
+            required=False,
+        )
+    return Probe("Ray", True, version, required=False)
+
+
+def _slurm() -> Probe:
+    found = shutil.which("sbatch")
+    if found is None:
+        fix = "on a cluster that has it, run on a login node"
+        return Probe("Slurm", False, "no sbatch", fix, required=False)
+    return Probe("Slurm", True, found, required=False)
+
+
+async def _sandbox(id: str) -> Probe:
+    """A sandbox backend, in one line: `arl doctor sandbox` has all of its probes."""
+    name = f"sandbox {id}"
+    more = f"arl doctor sandbox --sandbox={id}"
+    try:
+        async with asyncio.timeout(_SANDBOX_TIMEOUT_S):
+            report = await make_sandbox(id).probe()
+    except (ArlError, OSError, TimeoutError) as error:
+        return Probe(name, False, str(error) or repr(error), more, required=False)
+    if report.ok:
+        return Probe(name, True, _what_fails(report.probes) or "works", required=False)
+    failed = next(probe for probe in report.probes if probe.required and not probe.ok)
+    return Probe(name, False, f"{failed.name}: {failed.detail}", more, required=False)
+
+
+def _what_fails(probes: Sequence[Probe]) -> str:
+    without = [probe.name for probe in probes if not probe.ok]
+    return f"works, without {', '.join(without)}" if without else ""
+
+
+def _size(size_bytes: int) -> str:
+    unit, name = (10**9, "GB") if size_bytes >= 10**9 else (10**6, "MB")
+    return f"{size_bytes / unit:,.0f} {name}"

@@ -1,0 +1,380 @@
+"""Which flags each command has, and what --help says of them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from agentgym_rl import __version__
+from agentgym_rl.cli import help_texts
+from agentgym_rl.core.errors import ConfigError
+
+from .config_keys import key_table
+
+
+class _Parser(ArgumentParser):
+    """Mistakes are ConfigErrors, said as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; `{self.prog} --help` shows what is known")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of the choices, with the nearest of them."""
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(choices)}"
+        what = "command" if action.dest == "command" else "/".join(action.option_strings)
+        self.error(f"unknown {what or action.dest} {value!r}; {hint}")
+
+
+def commands_with(flag: str) -> list[str]:
+    """Return the commands that have `flag`, written with its dashes."""
+    found = []
+    for name, (add_flags, _) in _COMMANDS.items():
+        parser = ArgumentParser(add_help=False)
+        add_flags(parser)
+        if flag in parser._option_string_actions:
+            found.append(name)
+    return found
+
+
+def make_parser(asked: Sequence[str]) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """Flags only of what `asked` names: tables of keys load the configuration, 0.3 s."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        "arl", description=help_texts.DESCRIPTION, formatter_class=raw, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"arl {__version__}")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands: dict[str, ArgumentParser] = {}
+    for name, (add_flags, help) in _COMMANDS.items():
+        commands[name] = group.add_parser(
+            name, help=help, description=help, formatter_class=raw, allow_abbrev=False
+        )
+        if name in asked:
+            add_flags(commands[name])
+    return parser, commands
+
+
+def _train(parser: ArgumentParser) -> None:
+    _json(parser)
+    _config(parser)
+    _who_plays(parser)
+    _training(parser)
+
+
+def _serve(parser: ArgumentParser) -> None:
+    parser.description = help_texts.SERVE
+    _json(parser)
+    _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    _training(parser)
+
+
+def _eval(parser: ArgumentParser) -> None:
+    parser.description = help_texts.EVAL
+    _json(parser)
+    _config(parser, action="append")
+    _who_plays(parser, "embedded, vllm, openai (a URL), litellm")
+    parser.add_argument("--run", metavar="DIR", help="evaluate this run's exported model")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="evaluate RUN/checkpoints/step-N instead"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep every episode there; again: go on"
+    )
+    parser.add_argument(
+        "--compare", type=Path, nargs="+", metavar="DIR", help="folders of --out: only the table"
+    )
+
+
+def _engine(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--backend", metavar="TYPE", help="embedded (default) or vllm")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several servers")
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000")
+    parser.add_argument("--weight-version", default="0.0", metavar="LABEL", help="default: 0.0")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="log every request, as JSONL")
+
+
+def _rollout(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--controller", required=True, metavar="URL", help="says what to play")
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="of several workers")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="as if started there")
+
+
+def _trainer(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--run", required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--weights", type=Path, required=True, metavar="DIR", help="published here")
+    parser.add_argument("--controller", required=True, metavar="URL", help="gives the batches")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+    parser.add_argument("--incarnation", type=int, default=0, metavar="N", help="times resumed")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="checkpoint to go on from")
+    parser.add_argument(
+        "--served", type=int, metavar="N", help="version that engines have, of ranks before"
+    )
+
+
+def _warm_up(parser: ArgumentParser) -> None:
+    _config(parser)
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--rendezvous", required=True, metavar="tcp://HOST:PORT", help="of ranks")
+
+
+def _audit(parser: ArgumentParser) -> None:
+    parser.description = help_texts.AUDIT
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--threshold", type=float, metavar="X", help="limit on |Δ log-prob| (see above)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also episodes that wait or were dropped"
+    )
+
+
+def _ledger(parser: ArgumentParser) -> None:
+    parser.description = help_texts.LEDGER
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+
+
+def _runs(parser: ArgumentParser) -> None:
+    parser.description = help_texts.RUNS
+    _json(parser)
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
+    )
+    parser.add_argument("--compare", action="store_true", help="beside each other")
+    parser.add_argument("--delete", action="store_true", help="remove their folders; asks first")
+    parser.add_argument("--yes", action="store_true", help="with --delete: do not ask")
+
+
+def _inspect(parser: ArgumentParser) -> None:
+    parser.description = help_texts.INSPECT
+    _json(parser)
+    parser.add_argument(
+        "runs", nargs="*", type=Path, metavar="RUN", help="runs, or folders of runs (default: runs)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="default: a free one")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one file, and end")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="with --html: whole episodes of a run (200)"
+    )
+
+
+def _engines(parser: ArgumentParser) -> None:
+    parser.description = help_texts.ENGINES
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--add", nargs="?", const="1", metavar="N|URL", help="so many more (1), or the one at URL"
+    )
+    parser.add_argument("--remove", metavar="ENGINE", help="let this one go, by name or URL")
+
+
+def _workers(parser: ArgumentParser) -> None:
+    parser.description = help_texts.WORKERS
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--add", nargs="?", const=1, type=int, metavar="N", help="so many more (1)")
+    parser.add_argument("--remove", metavar="WORKER", help="let this one go, by name")
+
+
+def _replay(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REPLAY
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--step", type=int, required=True, metavar="K", help="as in metrics.jsonl")
+
+
+def _reverify(parser: ArgumentParser) -> None:
+    parser.description = help_texts.REVERIFY
+    _json(parser)
+    parser.epilog = key_table()
+    parser.set_defaults(config=None)  # it is the run's; keys go on top
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="old and new rewards, as JSONL")
+
+
+def _export(parser: ArgumentParser) -> None:
+    parser.description = help_texts.EXPORT
+    _json(parser)
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="of a run, a checkpoint, or `arl eval --out`"
+    )
+    parser.add_argument("--sft", action="store_true", help="supervised data")
+    parser.add_argument(
+        "--model", action="store_true", help="a checkpoint in Hugging Face's form; RUN: its best"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="NEW", help="a JSONL file; --model: a folder"
+    )
+    parser.add_argument("--min-reward", type=float, metavar="X", help="leave out what paid less")
+    parser.add_argument("--split", choices=["train", "eval"], help="tasks of this split alone")
+    parser.add_argument(
+        "--format", choices=["messages", "tokens"], default="messages", help="default: messages"
+    )
+
+
+def _timeline(parser: ArgumentParser) -> None:
+    parser.description = help_texts.TIMELINE
+    _json(parser)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder, like runs/NAME")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="a new file; default: RUN/timeline.json"
+    )
+
+
+def _plan(parser: ArgumentParser) -> None:
+    parser.description = help_texts.PLAN
+    _json(parser)
+    _config(parser)
+    parser.add_argument("--engine", metavar="TYPE", help="embedded or vllm")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    parser.add_argument("--run", type=Path, metavar="RUN", help="calibrate on this finished run")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="how fast parts are, as TOML")
+    parser.add_argument("--gpu", default="", metavar="NAME", help="estimate rates: H100, A100, ...")
+    parser.add_argument(
+        "--parameters", type=float, default=0.0, metavar="N", help="of the model, with --gpu"
+    )
+    parser.add_argument("--gpus", type=int, metavar="N", help="in all, to be split (see above)")
+    parser.add_argument("--cores", type=float, metavar="N", help="shared by all (see above)")
+    parser.add_argument("--no-search", action="store_true", help="only the run as configured")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, PNG")
+    parser.add_argument(
+        "--write-rates", type=Path, metavar="FILE", help="the rates that were used, a new file"
+    )
+
+
+def _doctor(parser: ArgumentParser) -> None:
+    parser.description = help_texts.DOCTOR
+    _json(parser)
+    _keys(parser)
+    parser.add_argument(
+        "what", nargs="?", choices=["sandbox"], help="one part in detail (default: all, briefly)"
+    )
+    _sandbox(parser)
+
+
+def _check(parser: ArgumentParser) -> None:
+    parser.description = help_texts.CHECK
+    _json(parser)
+    _keys(parser)
+    parser.add_argument("env", nargs="?", metavar="ENV", help="an id, name:value or module:Class")
+    parser.add_argument("--list", action="store_true", help="show the criteria, and end")
+    parser.add_argument("--only", metavar="ID,ID", help="these criteria, and what they need")
+    parser.add_argument("--episodes", type=int, default=8, metavar="N", help="default: 8 tasks")
+    parser.add_argument("--tasks", type=int, default=0, metavar="N", help="agents play N tasks")
+    _data(parser)
+    _sandbox(parser)
+
+
+def _bench(parser: ArgumentParser) -> None:
+    _json(parser)
+    names = "adaptive, all, code, controller, crash, engine, env, exactness, faults, gateway, "
+    names += "inspector, math, plan, sandbox, staleness, train, trainer, verifier, weights"
+    parser.add_argument("name", help=f"a file of benchmarks/: {names}")
+
+
+def _new(parser: ArgumentParser) -> None:
+    parser.description = help_texts.NEW
+    parser.add_argument("what", choices=["env"], help="what to write")
+    parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and _")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="folder to write; default: NAME")
+    _json(parser)
+
+
+_COMMANDS = {
+    "train": (_train, "train an agent, on this machine or on a cluster"),
+    "serve": (_serve, "train on the episodes of other programs, in any language"),
+    "eval": (_eval, "held-out reward of a model or a finished run"),
+    "audit": (_audit, "was every trained token sampled by the version recorded with it?"),
+    "ledger": (_ledger, "was every group trained exactly once, none skipped?"),
+    "replay": (_replay, "train a batch of a run once more, and compare"),
+    "export": (_export, "recorded episodes as supervised data, or a checkpoint's model"),
+    "reverify": (_reverify, "would recorded episodes be paid the same today?"),
+    "timeline": (_timeline, "when what happened in a run, as a trace to look at"),
+    "runs": (_runs, "the runs that are here: list, compare, delete"),
+    "inspect": (_inspect, "look at runs in a browser, while they train and afterwards"),
+    "plan": (_plan, "what a run would do, before it is paid for"),
+    "list": (lambda parser: _json(parser), "environments, agents and sandboxes, plugins included"),
+    "check": (_check, "does an environment keep the contract?"),
+    "new": (_new, "a package with an environment of your own, ready to train"),
+    "doctor": (_doctor, "what of this machine works, and what to do where it does not"),
+    "engines": (_engines, "the engines of a run that lives: list them, add some, remove one"),
+    "workers": (_workers, "its rollout workers, likewise"),
+    "engine": (_engine, "serve a policy over the engine protocol"),
+    "rollout": (_rollout, "one rollout worker (started by `arl train`)"),
+    "trainer": (_trainer, "one trainer rank (started by `arl train`)"),
+    "warm-up": (_warm_up, "one rank of a supervised warm-up (started by `arl train --init sft`)"),
+    "bench": (_bench, "measure this machine"),
+}
+
+
+def _json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _keys(parser: ArgumentParser) -> None:
+    parser.epilog = key_table()
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+
+
+def _config(parser: ArgumentParser, *, action: str = "store") -> None:
+    _keys(parser)
+    several = "; again for more" if action == "append" else ""
+    text = f"bundled, a folder, or a hub id{several}"
+    parser.add_argument("--model", action=action, metavar="MODEL", help=text)
+    parser.add_argument("--seed", type=int, metavar="N", help="of tasks and sampling")
+
+
+def _training(parser: ArgumentParser) -> None:
+    from agentgym_rl.config import preset_names
+
+    parser.add_argument("--run", metavar="DIR", help="run folder (default: runs/<name>)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that ended")
+    parser.add_argument("--steps", type=int, metavar="N", help="training batches")
+    parser.add_argument(
+        "--cluster", metavar="TYPE", help="where: local, ray (on its nodes), slurm (as a job)"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray's (default: auto, found here)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show all that would be started, and end"
+    )
+    parser.add_argument(
+        "--init", metavar="METHOD", help="sft: learn the conversations of --data FILE first"
+    )
+    names = ", ".join(preset_names())
+    parser.add_argument("--preset", metavar="NAME", help=f"a published recipe: {names}")
+
+
+def _who_plays(parser: ArgumentParser, engines: str = "embedded or vllm") -> None:
+    parser.add_argument("--env", metavar="ID", help="environment: an id or module:Class")
+    _data(parser)
+    parser.add_argument("--agent", metavar="ID", help="agent: an id or module:Class")
+    parser.add_argument("--engine", metavar="TYPE", help=engines)
+    _sandbox(parser)
+
+
+def _data(parser: ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="FILE", help="rows, for an environment that takes some")
+
+
+def _sandbox(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--sandbox", metavar="ID", help="where programs run: local, docker, e2b, module:Class"
+    )

@@ -1,0 +1,154 @@
+"""`arl`: the command line. One JSON object on stdout with --json; everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+
+from agentgym_rl.cli.commands.showing import print_json
+from agentgym_rl.core.errors import ArlError, ConfigError, ProcessDied, leaves
+from agentgym_rl.runtime.log import kept_for_json
+from agentgym_rl.runtime.oom import end_without_memory
+from agentgym_rl.runtime.signals import leave_in_time
+
+from .commands import (
+    inspecting,
+    members,
+    parts,
+    processes,
+    records,
+    running,
+)
+from .commands import (
+    inspecting as runs,
+)
+from .commands import (
+    launching as planning,
+)
+from .parse import parse
+
+_READER_LEFT = 141
+_EXIT_CODES: list[tuple[type[BaseException], int]] = [
+    (KeyboardInterrupt, 130),
+    (ProcessDied, 1),  # before what followed from it
+    (ConfigError, 2),
+    (ArlError, 1),
+    (TimeoutError, 1),
+    (OSError, 1),
+]
+
+
+_COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
+    "train": running.train,
+    "serve": running.serve,
+    "eval": running.evaluate,
+    "audit": records.audit,
+    "ledger": records.ledger,
+    "replay": records.replay,
+    "export": records.export,
+    "reverify": records.reverify,
+    "timeline": records.timeline,
+    "runs": runs.runs,
+    "inspect": inspecting.inspect,
+    "plan": planning.plan,
+    "list": parts.list_parts,
+    "check": parts.check,
+    "new": parts.new,
+    "doctor": parts.doctor,
+    "engines": members.engines,
+    "workers": members.workers,
+    "engine": processes.engine,
+    "rollout": processes.rollout,
+    "trainer": processes.trainer,
+    "warm-up": processes.warm_up,
+    "bench": processes.bench,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The entry point of `arl`; exits with 0, 1 (failed), 2 (wrong use) or 130 (interrupted)."""
+    end_without_memory()
+    sys.path.insert(0, os.getcwd())  # `--env module:Class` finds modules of the current folder
+    code = _main(sys.argv[1:] if argv is None else list(argv))
+    leave_in_time(code)
+    sys.exit(code)
+
+
+def _main(argv: list[str]) -> int:
+    as_json = "--json" in argv and not {"-h", "--help"} & set(argv)
+    try:
+        with kept_for_json() if as_json else nullcontext():
+            try:
+                code = _run(argv)
+            except (BrokenPipeError, SystemExit):  # SystemExit: --help, --version
+                raise
+            except BaseException as error:
+                code = _explain(error, as_json=as_json)
+        sys.stdout.flush()  # whoever reads it may have left: noticed here, not as Python ends
+        return code
+    except BrokenPipeError as error:
+        return _without_reader() or _explain(error, as_json=False)
+
+
+def _run(argv: list[str]) -> int:
+    """Run a command; returns its exit code.
+
+    Raises:
+        ArlError: code that it runs, an environment or an agent, called `sys.exit`.
+    """
+    args = parse(argv)
+    try:
+        return _COMMANDS[args.command](args)
+    except SystemExit as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ArlError(
+            f"{where.filename}, line {where.lineno}, in {where.name}: sys.exit({error.code!r}) was "
+            f"called, which would end `arl {args.command}` without a result. An environment or an "
+            "agent raises an error instead"
+        ) from error
+
+
+def _without_reader() -> int:
+    """141, as of a program that SIGPIPE ends, if stdout has no reader (`arl list | head`); or 0."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in stdout.poll(0)):
+        return 0  # another pipe broke
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _READER_LEFT
+
+
+def _explain(error: BaseException, *, as_json: bool) -> int:
+    """Say in one message why the command ended; returns the exit code.
+
+    Errors that are not ours keep their traceback.
+    """
+    cause, code = _cause(error)
+    message = str(cause) or type(cause).__name__
+    if isinstance(cause, KeyboardInterrupt):
+        message = "interrupted"
+    if as_json:
+        print_json({"error": {"type": type(cause).__name__, "message": message}})
+    if code is None:
+        raise error
+    print(f"arl: {message}", file=sys.stderr)
+    return code
+
+
+def _cause(error: BaseException) -> tuple[BaseException, int | None]:
+    """The error inside nested groups that explains the others, and its exit code."""
+    found = leaves(error)
+    for kind, code in _EXIT_CODES:
+        for leaf in found:
+            if isinstance(leaf, kind):
+                return leaf, code
+    return found[0], None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Child processes on the nodes of a Ray cluster: what `local.py` does on one machine.
+
+Ray places and reserves; the processes are the same ones. Each has an actor beside it, its host,
+which is its parent there and looks after it as on one machine. Ray notices a dead node after tens
+of seconds, so hosts are asked for a sign of life every second.
+"""
+
+# ray may not be in the environment that checks types.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from agentgym_rl.cluster.demand import Demand
+from agentgym_rl.cluster.spec import ProcessSpec
+from agentgym_rl.core.errors import ConfigError, ProcessDied
+from agentgym_rl.runtime.frozen import state
+
+from .host import Found, Host, answer, check_found, check_import, end_of
+from .nodes import own_address
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+RETRY_S = 2.0
+LOOK_EVERY_S = 0.25
+SILENT_LOOKS = 14
+"""So many looks in a row find no answer: with `BEAT_S`, 4.5 s. Looks are counted, and not seconds:
+what this process itself has slept through says nothing of a host."""
+GIVEN_UP_S = 10.0
+"""For what a host does with a child that is lost anyhow."""
+CONTROL_TIMEOUT_S = 60.0
+"""For what a host does at once."""
+
+_STRATEGIES = {"rollout": "SPREAD"}
+"""Of the kinds of process that Ray shall not put close together."""
+
+
+class RayProcesses:
+    """The children of a run (see `Processes`), in a process that Ray is initialized in.
+
+    Use as a context manager; `reserve` comes first. Names are those of the demands: "engine-0".
+    """
+
+    forks = None
+
+    def __init__(self, logs: Path, *, start_timeout_s: float, stop_timeout_s: float) -> None:
+        self._logs = logs
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._groups: dict[str, PlacementGroup] = {}
+        self._demands: dict[str, Demand] = {}
+        self._hosts: dict[str, Any] = {}
+        self._found: dict[str, Found] = {}
+        self._lost: set[str] = set()
+        """Processes whose host says nothing any more."""
+        self._pids: dict[str, int] = {}
+        self._tokens: dict[str, str] = {}
+        """Files in the shared folders, and what is in them."""
+
+    async def __aenter__(self) -> RayProcesses:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def host(self) -> str:
+        return own_address()
+
+    async def reserve(self, demands: Sequence[Demand], *, shared: Sequence[Path]) -> None:
+        """Room for these processes, and a host in each place: a placement group for each kind,
+        packed on as few nodes as hold it, or spread. All of them have to see the folders `shared`.
+
+        Raises:
+            ConfigError: the cluster did not give the room in time; or a node does not
+                see a folder, or has another version of this package, or none.
+        """
+        for demand in demands:
+            bundles = [_bundle(demand)] * demand.count
+            group = placement_group(bundles, strategy=_STRATEGIES.get(demand.role, "PACK"))
+            for role in filter(None, (demand.role, demand.guest)):
+                self._groups[role], self._demands[role] = group, demand
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                for group in self._groups.values():
+                    await group.ready()
+        except TimeoutError:
+            raise ConfigError(
+                f"no room within {self._start_timeout_s:g} s (cluster.start_timeout_s): other jobs "
+                "hold what the cluster has in all; see `ray status`"
+            ) from None
+        self._mark(shared)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for demand in demands:
+                    for role in filter(None, (demand.role, demand.guest)):
+                        for index in range(demand.count):
+                            tasks.create_task(self._settle(f"{role}-{index}"))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def address(self, name: str) -> tuple[str, int]:
+        """Where the process of that name will run, and a port that is free there."""
+        if name not in self._hosts:
+            await self._settle(name)
+        return await self._ask(name, "address")
+
+    async def start(self, spec: ProcessSpec) -> None:
+        """See `Processes.start`."""
+        if spec.name not in self._hosts:
+            await self._settle(spec.name)
+        self._pids[spec.name] = await self._ask(spec.name, "start", spec, sys.executable)
+
+    async def end(self, name: str) -> None:
+        """Kill what is left of a child; without a host that answers, it is given up.
+
+        Its next life then has a new host, on another node if its own is gone. What runs on a node
+        that nobody reaches ends when Ray has noticed.
+        """
+        if name in self._hosts and name not in self._lost:
+            try:
+                return await self._ask(name, "end", name, timeout_s=GIVEN_UP_S)
+            except ProcessDied as error:
+                log.warning("%s", error)
+        self._give_up(name)
+
+    async def forget(self, name: str) -> None:
+        """See `Processes.forget`. Room that was set aside as the run began stays its own, for the
+        next process of that name; other room is given back."""
+        if name not in self._hosts:
+            return
+        await self.end(name)
+        if name in self._groups:
+            self._give_up(name)
+            remove_placement_group(self._groups.pop(name))
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL a child and its own; without a host there is none."""
+        if name in self._hosts and name not in self._lost:
+            with contextlib.suppress(ProcessDied):
+                await self._ask(name, "kill", name, timeout_s=GIVEN_UP_S)
+
+    def log_path(self, name: str) -> Path:
+        """In the run's folder, which all nodes see."""
+        return self._logs / f"{name}.log"
+
+    def pid(self, name: str) -> int:
+        """On its node."""
+        return self._pids[name]
+
+    async def ready(self, name: str, *, timeout_s: float) -> None:
+        """Wait until a child's health URL answers 200.
+
+        Raises:
+            ProcessDied: it ended instead, its host did, or it was not ready in `timeout_s`.
+        """
+        ready = self._hosts[name].ready.remote(name, timeout_s)
+        if error := await self._while_it_beats(name, end_of(name, ready)):
+            raise error
+
+    async def ended(self, name: str) -> ProcessDied | None:
+        """Wait until a child ends, is frozen, hangs, or its host is silent."""
+        ended = self._hosts[name].ended.remote(name)
+        return await self._while_it_beats(name, end_of(name, ended))
+
+    async def _while_it_beats(self, name: str, other: Any) -> ProcessDied | None:
+        """What `other` comes to, or that the host of a process fell silent before."""
+        async with asyncio.TaskGroup() as tasks:
+            ends = [
+                tasks.create_task(other, name=f"follow {name}"),
+                tasks.create_task(self._silent(name), name=f"heartbeat of {name}"),
+            ]
+            done, pending = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+        return done.pop().result()
+
+    async def _silent(self, name: str) -> ProcessDied:
+        """Ask a host for signs of life until none comes."""
+        host = self._hosts[name]
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                beat = tasks.create_task(end_of(name, host.beat.remote()), name=f"beat of {name}")
+                looks = 0
+                while not beat.done() and (looks < SILENT_LOOKS or self._is_slow(name)):
+                    await asyncio.wait([beat], timeout=LOOK_EVERY_S)
+                    looks += 1
+                if not beat.done():
+                    beat.cancel()
+                    self._lost.add(name)
+                    return ProcessDied(
+                        f"{name}: its node, or its host there, has been silent for "
+                        f"{BEAT_S + looks * LOOK_EVERY_S:g} s"
+                    )
+                if died := beat.result():
+                    self._lost.add(name)
+                    return died
+                await asyncio.sleep(BEAT_S)
+
+    def _is_slow(self, name: str) -> bool:
+        """Whether a silent host is on this very machine, whose kernel knows that it runs."""
+        found = self._found[name]
+        return found.address == self.host and state(found.pid) in ("R", "S", "D")
+
+    async def stop(self) -> None:
+        """End every child, its host, and what was reserved."""
+        limit_s = self._stop_timeout_s + GIVEN_UP_S
+        async with asyncio.TaskGroup() as tasks:
+            for name in self._hosts.keys() - self._lost:
+                tasks.create_task(self._stop(name, limit_s), name=f"stop {name}")
+        for name in list(self._hosts):
+            self._give_up(name)
+        self._unmark()
+        for group in {id(group): group for group in self._groups.values()}.values():
+            remove_placement_group(group)
+        self._groups.clear()
+
+    async def _stop(self, name: str, limit_s: float) -> None:
+        with contextlib.suppress(ProcessDied):  # its node is gone, and it with it
+            await self._ask(name, "stop", timeout_s=limit_s)
+
+    def _give_up(self, name: str) -> None:
+        self._lost.discard(name)
+        if host := self._hosts.pop(name, None):
+            ray.kill(host)
+
+    async def _ask(
+        self, name: str, method: str, *arguments: Any, timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> Any:
+        """What the host of a process says.
+
+        Raises:
+            ProcessDied: what the host raised; or it is dead, or says nothing in time.
+        """
+        asked = getattr(self._hosts[name], method).remote(*arguments)
+        return await answer(name, asked, timeout_s=timeout_s)
+
+    # ------------------------------------------------------------------ hosts
+    async def _settle(self, name: str) -> None:
+        """Make the host of a process, and check the node that it came to. Ray goes on placing on a
+        node that is dead until it has noticed, so this is tried for as long as starts may take.
+
+        Raises:
+            ConfigError: see `reserve`.
+            ProcessDied: none came up.
+        """
+        deadline = time.monotonic() + self._start_timeout_s
+        await self._reserve_more(name)
+        while True:
+            left_s = deadline - time.monotonic()
+            self._hosts[name] = self._make(name)
+            try:
+                found = await self._ask(name, "look", self._tokens, timeout_s=left_s)
+            except ProcessDied as error:
+                self._give_up(name)
+                check_import(error)
+                if left_s < RETRY_S:
+                    raise
+                log.info("%s; trying again for %.0f s", error, left_s)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._found[name] = found
+                return check_found(found)
+
+    async def _reserve_more(self, name: str) -> None:
+        """Room for a process more than the run began with.
+
+        Raises:
+            ConfigError: the cluster did not give it in time.
+        """
+        role, _, index = name.rpartition("-")
+        if int(index) < self._demands[role].count or name in self._groups:
+            return
+        group = placement_group([_bundle(self._demands[role])])
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await group.ready()
+        except TimeoutError:
+            remove_placement_group(group)
+            raise ConfigError(
+                f"no room for {name} within {self._start_timeout_s:g} s "
+                "(cluster.start_timeout_s); see `ray status`"
+            ) from None
+        self._groups[name] = group
+
+    def _make(self, name: str) -> Any:
+        role, _, number = name.rpartition("-")
+        cpus, gpus = self._demands[role].share(role)
+        own = self._groups.get(name)
+        group, index = (own, 0) if own else (self._groups[role], int(number))
+        kind: Any = ray.remote(Host)
+        return kind.options(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=index
+            ),
+        ).remote(str(self._logs), self._stop_timeout_s)
+
+    def _mark(self, folders: Sequence[Path]) -> None:
+        """Write a file into each folder, with words that only this run can know."""
+        for folder in folders:
+            file = folder / f".seen-{secrets.token_hex(4)}"
+            text = self._tokens[str(file)] = secrets.token_hex(8)
+            file.write_text(text, encoding="utf-8")
+
+    def _unmark(self) -> None:
+        for path in self._tokens:
+            Path(path).unlink(missing_ok=True)
+        self._tokens.clear()
+
+
+def _bundle(demand: Demand) -> dict[str, float]:
+    """What one process of that kind needs."""
+    bundle = {"CPU": float(demand.cpus), "GPU": float(demand.gpus)}
+    return {resource: amount for resource, amount in bundle.items() if amount}

@@ -1,0 +1,132 @@
+"""`cluster` and `logging`: processes, and what of them is seen.
+
+May engines and trainer ranks of a run share devices (`cluster.colocated`)?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .engine import EndpointConfig, OwnEngineConfig, VllmEngineConfig
+from .eval import EvalConfig
+from .section import Section
+from .trainer import TrainerConfig, WeightsConfig
+
+
+class ClusterConfig(Section):
+    """Where the processes run."""
+
+    type: Literal["local", "ray", "slurm"] = "local"
+    """`local`: on this machine, as children of `arl train`. `ray`: engines and trainer ranks on the
+    nodes of a Ray cluster. `slurm`: as a job that starts Ray on the nodes it gets, and runs the
+    same there. GPUs on `ray` and `slurm` are experimental: not measured yet."""
+    address: str = "auto"
+    """Of the Ray cluster, HOST:PORT; `auto`: the one that this machine is a node of."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes that Ray has to have before the run begins; nodes of the Slurm job."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for that many nodes, for room on them, and for a process of Ray's to start."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Ray's runtime environment of the processes: `env_vars` for all of them, `py_modules` with the
+    wheel of this package where nodes do not have it."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """GPUs to ask of Slurm on each node."""
+    sbatch: tuple[str, ...] = ()
+    """More options of sbatch, as in ["--partition=gpu", "--time=8:00:00"]."""
+    colocated: bool = False
+    """Engines and trainer ranks share devices: engines sleep while ranks train, and ranks keep what
+    they have in memory of the CPU while engines sample. On GPUs experimental: never run."""
+    sleep_level: Literal[1, 2] = 1
+    """What becomes of the weights of an engine that sleeps: 1 they are kept in memory of the CPU;
+    2 they are forgotten, as new ones come before it samples again."""
+    allocation: str = ""
+    """How many of each, in one line: `vllm:d4t2+fsdp:d8` are four vLLM servers of two GPUs each and
+    eight trainer ranks; `vllm:d2|fsdp:d2` share two GPUs. Sets engine.type, engine.num_servers,
+    engine.tensor_parallel_size, trainer.num_ranks and `colocated` (see config/allocation.py)."""
+    stop_timeout_s: float = Field(default=5.0, gt=0)
+    """Time a child has to end by itself before it is killed."""
+
+
+class LoggingConfig(Section):
+    """What the user sees."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"
+    """`auto`: a live view on a terminal, plain lines elsewhere."""
+    plot: bool = True
+    """Write `reward.png` when the run ends."""
+    tokens: bool = True
+    """Keep proximal log-probs and advantages of trained tokens, for `arl inspect`: 8 bytes each."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Experiment trackers that get the metrics, too; each is an extra of the package."""
+    project: str = Field(default="agentgym-rl", min_length=1)
+    """The project of the trackers that have projects; the run is called as its folder is."""
+
+
+def check_colocated(
+    engine: OwnEngineConfig | EndpointConfig,
+    trainer: TrainerConfig,
+    *,
+    weights: WeightsConfig,
+    evaluations: EvalConfig,
+    cluster: ClusterConfig,
+) -> None:
+    """Raises ValueError, with all that is in the way, where they may not."""
+    problems = [
+        *_problems(engine, trainer, cluster),
+        *_problems_of_others(weights, evaluations),
+    ]
+    if problems:
+        raise ValueError(f"cluster.colocated: {'; '.join(problems)}")
+
+
+def _problems(
+    engine: OwnEngineConfig | EndpointConfig, trainer: TrainerConfig, cluster: ClusterConfig
+) -> Iterator[str]:
+    if not isinstance(engine, OwnEngineConfig):
+        yield f"engine.type {engine.type!r} is somebody else's, and cannot sleep"
+        return
+    if isinstance(engine, VllmEngineConfig):
+        yield from _problems_of_vllm(engine, trainer.gpus)
+    each = engine.tensor_parallel_size if isinstance(engine, VllmEngineConfig) else 1
+    devices = engine.num_servers * each
+    if devices != trainer.num_ranks:
+        yield (
+            f"engines and ranks on the same devices need as many: engine.num_servers "
+            f"{engine.num_servers} x {each} = {devices}, trainer.num_ranks {trainer.num_ranks}"
+        )
+    if cluster.type != "local" and each > 1:
+        yield (
+            f"cluster.type {cluster.type!r} gives out parts of a GPU, not of several: "
+            f"engine.tensor_parallel_size has to be 1, got {each}"
+        )
+
+
+def _problems_of_vllm(engine: VllmEngineConfig, gpus: tuple[int, ...]) -> Iterator[str]:
+    if engine.urls:
+        yield (
+            "engine.urls names servers that somebody else started, which this run can neither "
+            "place nor start again on the trainer's devices; leave it out"
+        )
+    if set(engine.gpus) != set(gpus):
+        yield (
+            f"engine.gpus {list(engine.gpus)} and trainer.gpus {list(gpus)} have to be the same, "
+            "or both left out"
+        )
+
+
+def _problems_of_others(weights: WeightsConfig, evaluations: EvalConfig) -> Iterator[str]:
+    if weights.transport not in ("shm", "gloo"):
+        yield (
+            f"weights.transport {weights.transport!r} writes into weights that are served, "
+            "and a sleeper's are not there; use shm or gloo"
+        )
+    if evaluations.scheduled:
+        yield (
+            "eval.every and eval.every_minutes start one engine more, beside training, where the "
+            "devices are the trainer's. Evaluate checkpoints instead: trainer.checkpoint_every, "
+            "and arl eval --checkpoint"
+        )

@@ -1,0 +1,178 @@
+"""Splitting a batch into ranks and minibatches, the same way for any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from agentgym_rl.algo.balance import balance
+from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.trajectory import Trajectory, by_env
+
+
+def split_batch(
+    groups: Sequence[Group],
+    *,
+    step: int,
+    num_ranks: int,
+    num_minibatches: int,
+    turn_discount: float = 1.0,
+    checkpoint: bool = False,
+) -> list[BatchShard]:
+    """One shard per rank.
+
+    Episodes are dealt to minibatches first, balanced by tokens and without regard to ranks;
+    groups are then dealt whole to ranks, balanced by tokens. So minibatch j holds the same
+    episodes over all ranks together, however many there are. A rank may get no group at all.
+    """
+    episodes = [member for group in groups for member in group.members]
+    group_of = [i for i, group in enumerate(groups) for _ in group.members]
+    tokens = [e.num_tokens for e in episodes]
+    minibatch_of = _deal(tokens, num_minibatches)
+    sizes = [0] * len(groups)
+    for group, size in zip(group_of, tokens, strict=True):
+        sizes[group] += size
+    trained = [e.num_trained for e in episodes]
+    rewards = [e.reward for e in episodes]
+    group_ids = [groups[g].group_id for g in group_of]
+    weights = [groups[g].weight for g in group_of]
+    names = [f"{e.episode_id} of {e.env_id}" if e.env_id else e.episode_id for e in episodes]
+    returns = [episode.credit.turn_returns(turn_discount) for episode in episodes]
+    shards: list[BatchShard] = []
+    for held in map(set, balance(sizes, num_ranks)):
+        minibatches: list[list[BatchRow]] = [[] for _ in range(num_minibatches)]
+        for index, episode in enumerate(episodes):
+            if group_of[index] in held:
+                minibatches[minibatch_of[index]] += [BatchRow(r, index) for r in episode.rows]
+        shards.append(
+            BatchShard(
+                step=step,
+                rewards=rewards,
+                group_ids=group_ids,
+                num_trained_tokens=sum(trained),
+                num_episodes=sum(count > 0 for count in trained),
+                minibatches=minibatches,
+                weights=weights,
+                turn_returns=returns if any(returns) else (),
+                lengths=trained,
+                names=names,
+                checkpoint=checkpoint,
+            )
+        )
+    return shards
+
+
+def taught(metrics: Mapping[str, float | None]) -> bool:
+    """Return whether a batch of these metrics moved the policy: a gradient, and a rate above 0."""
+    return bool(metrics.get("grad_norm")) and bool(metrics.get("lr"))
+
+
+def tells_apart(members: Sequence[Trajectory]) -> bool:
+    """Return whether some tokens of a group are to become likelier than others."""
+    rewards = {member.reward for member in members}
+    return len(rewards) > 1 or any(member.credit.turn_rewards for member in members)
+
+
+def why_nothing_taught(groups: Sequence[Group], metrics: Mapping[str, float | None]) -> str:
+    """Return why a batch of `groups` taught nothing, with counts, and what can be done."""
+    episodes = [member for group in groups for member in group.members]
+    silent = sum(not e.num_sampled for e in episodes)
+    masked = sum(e.num_sampled > 0 and not e.num_trained for e in episodes)
+    of = f"of its {len(episodes)} episodes"
+    reasons: list[str] = []
+    if silent:
+        reasons.append(
+            f"{silent} {of} sampled no token: the prompt leaves no room within "
+            "engine.max_model_len or the agent never asked the model; raise the one, or look at "
+            "the other in `arl inspect`"
+        )
+    if masked:
+        reasons.append(
+            f"{masked} {of} sampled tokens of which none trains: all are of turns that the agent "
+            "or environment left out, or that a grammar held to a form (docs/gateway.md)"
+        )
+    level = [
+        g for g in groups if any(m.num_trained for m in g.members) and not tells_apart(g.members)
+    ]
+    if level:
+        found = [f"{reward:g}" for reward in sorted({m.reward for g in level for m in g.members})]
+        values = " or ".join(found) if len(found) < 4 else f"from {found[0]} to {found[-1]}"
+        reasons.append(
+            f"in {len(level)} of its {len(groups)} groups every episode has the same reward "
+            f"({values}): make the task easier or harder, raise rollout.group_size, or look in "
+            "`arl inspect` whether the reward is right"
+        )
+    if weightless := sum(g.weight == 0 for g in groups):
+        reasons.append(f"{weightless} of its {len(groups)} groups are of tasks that weigh 0")
+    if masked_share := metrics.get("policy/behavior_weight_masked"):
+        reasons.append(f"algo.behavior_correction dropped {masked_share:.0%} of its tokens")
+    if not metrics.get("lr"):
+        reasons.append("the learning rate is 0 (trainer.learning_rate, trainer.schedule)")
+    return "; ".join(reasons) or "the loss has no gradient"
+
+
+def _deal(sizes: Sequence[int], num_bins: int) -> list[int]:
+    """A bin for each size: largest first, each to the emptiest bin (LPT), counts level ±1.
+
+    The level counts keep minibatches alike in episodes as well as in tokens.
+    """
+    totals = [0] * num_bins
+    chosen = [0] * len(sizes)
+    open_bins: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        if not open_bins:  # each has as many as the others
+            open_bins = list(range(num_bins))
+        bin = min(open_bins, key=totals.__getitem__)
+        open_bins.remove(bin)
+        totals[bin] += sizes[index]
+        chosen[index] = bin
+    return chosen
+
+
+def batch_metrics(
+    groups: Sequence[Group], version: int, dropped: Mapping[str, int]
+) -> dict[str, float]:
+    """What a batch says of the rollout that made it (names: docs/metrics.md).
+
+    An environment's own metric becomes `episode/<name>`, unless that name is one of ours.
+    """
+    episodes: list[Trajectory] = [member for group in groups for member in group.members]
+    ages = [g.staleness(version) for g in groups]
+    whole = _episode_metrics(episodes)
+    found = whole | {
+        "staleness/mean": _mean(ages),
+        "staleness/max": float(max(ages)),
+        "staleness/dropped": float(dropped.get("stale", 0)),
+        "versions_per_episode": _mean([len(e.trained_versions) for e in episodes]),
+    }
+    for env_id, its in by_env(episodes).items():
+        found[f"env/{env_id}/episodes"] = float(len(its))
+        of = whole if len(its) == len(episodes) else _episode_metrics(its)
+        found |= {f"env/{env_id}/{name}": value for name, value in of.items()}
+    return found
+
+
+def _episode_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """`reward/…` and `episode/…` of some episodes, at least one."""
+    rewards = [e.reward for e in episodes]
+    mean = sum(rewards) / len(rewards)
+    variance = sum((r - mean) ** 2 for r in rewards) / max(1, len(rewards) - 1)
+    found = {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "episode/turns": _mean([e.num_turns for e in episodes]),
+        "episode/tokens": _mean([e.num_tokens for e in episodes]),
+        "episode/rows": _mean([len(e.rows) for e in episodes]),
+        "episode/truncated": _mean([e.outcome == "truncated" for e in episodes]),
+    }
+    values: dict[str, list[float]] = {}
+    for episode in episodes:
+        for name, value in episode.metrics.items():
+            values.setdefault(name, []).append(value)
+    for name in sorted(values):
+        found.setdefault(f"episode/{name}", _mean(values[name]))
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values) / len(values)) if values else 0.0

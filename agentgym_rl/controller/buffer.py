@@ -1,0 +1,167 @@
+"""The buffer between rollout and trainer: admission, the staleness bound, batches.
+
+Source of the admission law: AReaL (arXiv:2505.24298), extended by budgets that come back when a
+group is dropped. All counts are groups; versions are published training batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentgym_rl.config import RolloutConfig
+from agentgym_rl.core.group import Group
+from agentgym_rl.runtime.waiting import Changes
+
+
+def capacity(
+    *,
+    version: int,
+    batch: int,
+    max_staleness: int,
+    max_concurrent: int,
+    running: int,
+    accepted: int,
+) -> int:
+    """Groups that may start now; may be negative.
+
+    min(max_concurrent − running, (max_staleness + version + 1)·batch − (accepted + running)),
+    where `max_staleness` is the lookahead η_target ≤ η.
+    """
+    pacing = (max_staleness + version + 1) * batch - (accepted + running)
+    return min(max_concurrent - running, pacing)
+
+
+@dataclass
+class Buffer:
+    """Counts groups in flight and hands out batches of B, oldest first, each group once.
+
+    `accepted` counts only groups that were or will be trained: a group that is dropped,
+    filtered or failed gives its budget back.
+    """
+
+    config: RolloutConfig
+    total_groups: int
+    """Groups the whole run trains: admission never starts more."""
+    version: int = 0
+    running: int = 0
+    accepted: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Groups whose budget came back, by cause: stale, filtered, or an outcome."""
+    changes: Changes = field(default_factory=Changes)
+    limit: int = field(init=False)
+    """Groups played at once; whoever raises it notifies `changes`."""
+    _waiting: list[Group] = field(default_factory=list)
+    _leased: dict[int, list[Group]] = field(default_factory=dict)
+    """Batches that were handed out to ranks that are gone, to be handed out again."""
+
+    def __post_init__(self) -> None:
+        self.limit = self.config.admitted_groups
+
+    def restore(
+        self,
+        version: int,
+        *,
+        leased: Mapping[int, list[Group]],
+        waiting: Sequence[Group],
+        dropped: Mapping[str, int],
+    ) -> None:
+        """Go on from policy `version`, with what a log has of the run so far.
+
+        Batches `leased` for steps from `version` on come again, each at its step, before any that
+        waits: whatever was sampled by a later version is younger than those steps.
+        """
+        assert not self.accepted + self.running, "only a fresh buffer is restored"
+        self.version = version
+        self._leased = dict(leased)
+        self._waiting = list(waiting)
+        self.dropped = Counter(dropped)
+        again = sum(len(groups) for groups in self._leased.values())
+        self.accepted = version * self.config.groups_per_batch + again + len(self._waiting)
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may start now."""
+        return self._admitted(self.limit)
+
+    @property
+    def room(self) -> int:
+        """Groups that could start now, were it not for `limit`."""
+        return self._admitted(self.running + self.total_groups)
+
+    def _admitted(self, max_concurrent: int) -> int:
+        law = capacity(
+            version=self.version,
+            batch=self.config.groups_per_batch,
+            max_staleness=self.config.target_staleness,
+            max_concurrent=max_concurrent,
+            running=self.running,
+            accepted=self.accepted,
+        )
+        return min(law, self.total_groups - (self.accepted + self.running))
+
+    def admit(self) -> None:
+        """Take the budget of one group; call only while `capacity` ≥ 1."""
+        assert self.capacity >= 1, "admission without capacity"
+        self.running += 1
+
+    def accept(self, group: Group) -> None:
+        """A running group finished, was logged, and waits to be trained."""
+        self.running -= 1
+        self.accepted += 1
+        self._waiting.append(group)
+        self.changes.notify()
+
+    def give_back(self, cause: str) -> None:
+        """A running group will not train: return its budget and count why."""
+        self.running -= 1
+        self.dropped[cause] += 1
+        self.changes.notify()
+
+    def publish(self, version: int) -> None:
+        """Policy `version` is on every engine."""
+        self.version = version
+        self.changes.notify()
+
+    def drop_stale(self) -> list[Group]:
+        """Remove waiting groups older than η (none under stale_policy "train")."""
+        if self.config.stale_policy == "train":
+            return []
+        bound = self.config.max_staleness
+        stale = [g for g in self._waiting if g.staleness(self.version) > bound]
+        if stale:
+            self._waiting = [g for g in self._waiting if g.staleness(self.version) <= bound]
+            self.accepted -= len(stale)
+            self.dropped["stale"] += len(stale)
+            self.changes.notify()
+        return stale
+
+    @property
+    def complete(self) -> bool:
+        """Whether a whole batch waits (stale groups included until dropped), or comes again."""
+        return self.version in self._leased or len(self._waiting) >= self.config.groups_per_batch
+
+    def lease_again(self, batches: Mapping[int, list[Group]]) -> None:
+        """These batches, by step, were handed out, and are to be handed out again."""
+        self._leased = dict(batches)
+
+    def comes_again(self, step: int) -> bool:
+        """Whether batch `step` was handed out to ranks that are gone."""
+        return step in self._leased
+
+    def take_again(self, step: int) -> list[Group] | None:
+        """Batch `step` as it was handed out before, in its order; or None."""
+        return self._leased.pop(step, None)
+
+    def take(self) -> list[Group]:
+        """The next batch: the B oldest groups, in the order they were admitted; call `drop_stale`
+        first, only when `complete`.
+
+        So a batch does not depend on who finished first, if it need not.
+        """
+        assert self.complete, "no complete batch waits"
+        count = self.config.groups_per_batch
+        self._waiting.sort(key=lambda g: (-g.staleness(self.version), g.index))
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch

@@ -1,0 +1,64 @@
+"""What is to be done after which batch: every so many steps, every so many minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentgym_rl.config import Config
+
+_SECONDS = 60.0
+
+
+class Schedule:
+    """Due every `every` batches (0: never) and every `every_minutes` (0: never), which count from
+    the making and from each time it was due."""
+
+    def __init__(
+        self, every: int, every_minutes: float, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every = every
+        self._every_s = every_minutes * _SECONDS
+        self._clock = clock
+        self._last_s = clock()
+
+    def due(self, done: int) -> bool:
+        """Whether it is time, with `done` batches trained; if so the minutes begin again."""
+        now = self._clock()
+        by_steps = self._every > 0 and done % self._every == 0
+        by_time = self._every_s > 0 and now - self._last_s >= self._every_s
+        if by_steps or by_time:
+            self._last_s = now
+        return by_steps or by_time
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a batch is followed by."""
+
+    checkpoint: bool
+    evaluation: bool
+
+
+class Plan:
+    """Both schedules of a run. The last batch is evaluated and saved anyway."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
+        trainer, eval = config.trainer, config.eval
+        self._checkpoints = Schedule(
+            trainer.checkpoint_every, trainer.checkpoint_every_minutes, clock=clock
+        )
+        self._evaluations = Schedule(eval.every, eval.every_minutes, clock=clock)
+        self._steps = config.steps
+        self._saves_evaluated = trainer.keeps_best_evaluated
+
+    def after(self, done: int, *, owed: bool = False) -> Due:
+        """What is due with `done` batches trained. Call it once for each, in order.
+
+        `owed`: an evaluation of that version is owed from before a crash.
+        """
+        saved, evaluated = self._checkpoints.due(done), self._evaluations.due(done) or owed
+        if done >= self._steps:
+            return Due(checkpoint=True, evaluation=False)
+        return Due(checkpoint=saved or (evaluated and self._saves_evaluated), evaluation=evaluated)

@@ -1,0 +1,33 @@
+"""The finished episodes of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .trajectory import Trajectory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The finished episodes of one task; trains whole or not at all."""
+
+    group_id: str
+    task_id: str
+    members: Sequence[Trajectory]
+    weight: float = 1.0
+    """Of its task: multiplies the advantages of its episodes."""
+    index: int = 0
+    """Its place in the order of admission."""
+    oldest_version: int | None = field(init=False)
+    """Lowest policy version among trained tokens; None when no token trains."""
+
+    def __post_init__(self) -> None:
+        found = [t.oldest_version for t in self.members]
+        oldest = min((version for version in found if version is not None), default=None)
+        object.__setattr__(self, "oldest_version", oldest)
+
+    def staleness(self, version: int) -> int:
+        """Age at policy version `version`, in versions; 0 for a group that trains nothing."""
+        oldest = self.oldest_version
+        return 0 if oldest is None else version - oldest

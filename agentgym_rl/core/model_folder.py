@@ -1,0 +1,137 @@
+"""The safetensors files of a model folder: which they are, and what their headers promise.
+
+It is read inside vLLM's processes, too, so it imports little.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import ConfigError
+
+
+class TensorHead(NamedTuple):
+    """A tensor of a safetensors file, without its numbers."""
+
+    dtype: str
+    """As the file spells it: `BF16`, `F32`, `I64`, …"""
+    shape: tuple[int, ...]
+    file: Path
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder, by its index where it has one.
+
+    Raises:
+        ConfigError: the index cannot be read.
+    """
+    index = folder / "model.safetensors.index.json"
+    single = folder / "model.safetensors"
+    if not index.is_file():
+        return [single] if single.is_file() else []
+    try:
+        names = {str(name) for name in json.loads(index.read_text())["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"cannot read the weight_map of {index}: {error!r}") from error
+    if single.is_file() and single.name not in names:
+        raise ConfigError(
+            f"{folder} has {single.name} and {index.name}, which names other files: programs "
+            "would load different weights of it. Remove the one that is not this model's"
+        )
+    return [folder / name for name in sorted(names)]
+
+
+def tensor_heads(folder: Path) -> dict[str, TensorHead]:
+    """What the safetensors files of a model folder hold, by name; reads their headers alone.
+
+    Raises:
+        ConfigError: there are no such files, one is missing, cut short or damaged, or the index
+            names tensors that are not there.
+    """
+    files = weight_files(folder)
+    if not files:
+        raise ConfigError(_without_weights(folder))
+    heads: dict[str, TensorHead] = {}
+    for file in files:
+        for name, head in _heads_of(file).items():
+            if name in heads:
+                raise ConfigError(f"{name} is in {heads[name].file} and in {file}; keep one")
+            heads[name] = head
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        promised = json.loads(index.read_text())["weight_map"]
+        absent = sorted(
+            name
+            for name, file in promised.items()
+            if name not in heads or heads[name].file.name != file
+        )
+        if absent:
+            raise ConfigError(
+                f"{index} names {len(absent)} tensors that its files do not hold: "
+                f"{_some(absent)}. Download the folder again"
+            )
+    return heads
+
+
+def _heads_of(file: Path) -> dict[str, TensorHead]:
+    again = "Download or copy it again"
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            text = opened.read(length) if length <= size - 8 else b""
+        if len(text) != length:
+            raise ConfigError(f"{file} is cut short: {size} bytes end inside its header. {again}")
+        header: dict[str, Any] = json.loads(text)
+        header.pop("__metadata__", None)
+        heads = {
+            name: TensorHead(str(it["dtype"]), tuple(map(int, it["shape"])), file)
+            for name, it in header.items()
+        }
+        ends = max((int(it["data_offsets"][1]) for it in header.values()), default=0)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file} is missing. {again}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{file} is no safetensors file ({error!r}). {again}") from error
+    if size != 8 + length + ends:
+        what = "cut short" if size < 8 + length + ends else "damaged"
+        raise ConfigError(
+            f"{file} is {what}: {size} bytes, its header says {8 + length + ends}. {again}"
+        )
+    return heads
+
+
+def _without_weights(folder: Path) -> str:
+    """Why a folder without safetensors files cannot be used, and what to do."""
+    patterns = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "adapter_model.*")
+    others = sorted({file.name for pattern in patterns for file in folder.glob(pattern)})
+    if not others:
+        return f"{folder} has no weights: neither model.safetensors nor its index is there"
+    if (folder / "adapter_config.json").exists():
+        return (
+            f"{folder} holds an adapter ({_some(others)}) and no model: merge it into its base "
+            "(peft: merge_and_unload, then save_pretrained) and name that folder"
+        )
+    return (
+        f"{folder} has no safetensors files, only {_some(others)}. Other formats are not loaded: "
+        "a pickle can run any code. Convert it where you trust it: "
+        "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW), and copy the "
+        "tokenizer's files beside"
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def template_files(folder: Path) -> dict[str, Path]:
+    """The chat templates that a model folder has in files, by name."""
+    single = folder / "chat_template.jinja"
+    others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    found = {file.stem: file for file in others}
+    return {"default": single, **found} if single.is_file() else found

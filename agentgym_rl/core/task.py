@@ -1,0 +1,108 @@
+"""Tasks: the data half of an environment, apart from its dynamics.
+
+Seeds: one run seed, and from it a seed for everything that draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .errors import EnvError
+
+MAX_WEIGHT = 1e6
+"""Largest weight of a task: beyond it gradients overflow."""
+
+Split = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem: everything an environment needs to reset itself to it.
+
+    `id` is a stable key, `seed` feeds the environment's generators, `data` is JSON. `weight`
+    multiplies the advantages of its training episodes; a task of weight 0 is not trained on.
+
+    Raises:
+        ValueError: `weight` is not from 0 to MAX_WEIGHT.
+    """
+
+    id: str
+    seed: int
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    split: Split = "train"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= MAX_WEIGHT:
+            raise ValueError(
+                f"weight of task {self.id}: got {self.weight}, expected 0 to {MAX_WEIGHT:g}"
+            )
+
+
+def checked_task(value: object) -> Task:
+    """Return `options["task"]` of a `reset`, which has to be a Task.
+
+    Raises:
+        EnvError: it is something else.
+    """
+    if isinstance(value, Task):
+        return value
+    raise EnvError(
+        f"options['task']: got {value!r:.60} ({type(value).__name__}), expected a Task, such as "
+        "agentgym_rl.spec(ID).task_source('train', seed=0)[0]"
+    )
+
+
+class TaskSource(ABC):
+    """Tasks by index; a pure function of the index, so that a cursor is one integer."""
+
+    @abstractmethod
+    def __getitem__(self, index: int, /) -> Task:
+        """The task at `index` ≥ 0; raises IndexError past the end of a finite source."""
+
+    def __len__(self) -> int:
+        """Number of tasks; raises TypeError when the source is infinite."""
+        raise TypeError(f"{type(self).__name__} is infinite: it has no length")
+
+    def describe(self) -> dict[str, Any]:
+        """What the tasks come from, as JSON to be kept with a run; {}: nothing beyond what the
+        configuration says."""
+        return {}
+
+
+def length_of(tasks: TaskSource) -> int | None:
+    """Number of tasks; None: there is no end of them."""
+    try:
+        return len(tasks)
+    except TypeError:
+        return None
+
+
+class SeededTasks(TaskSource):
+    """Infinitely many tasks that are nothing but a seed; train and eval seeds are disjoint.
+
+    The lowest bit of a task's seed is its split, so no seed belongs to both.
+    """
+
+    def __init__(self, split: Split, *, seed: int = 0) -> None:
+        self._split: Split = split
+        self._seed = seed
+
+    def __getitem__(self, index: int, /) -> Task:
+        number = derived_number(f"{self._seed}/{self._split}/{index}", bits=56)
+        seed = number << 1 | (self._split == "eval")
+        return Task(id=f"{self._split}-{self._seed}-{index}", seed=seed, split=self._split)
+
+
+def derived_seed(seed: int, name: str) -> int:
+    """48 bits, a function of `seed` and a name alone (an episode's id, a request's number)."""
+    return derived_number(f"{seed}/{name}")
+
+
+def derived_number(text: str, *, bits: int = 48) -> int:
+    """`bits` (a multiple of 8) that are `text`'s own."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "big")

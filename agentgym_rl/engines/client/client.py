@@ -1,0 +1,319 @@
+"""The engine contract over HTTP: one client for the embedded engine and for vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from agentgym_rl.core.engine import (
+    PAUSE_PATHS,
+    UNKNOWN_VERSION,
+    Delta,
+    Engine,
+    EngineInfo,
+    Interrupt,
+    Memory,
+    SamplingParams,
+    SleepLevel,
+    parse_version,
+    sleep_path,
+    version_label,
+    wake_path,
+)
+from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
+from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.engines import protocol as wire
+
+from .connection import Connection
+from .deltas import EventStream, decode, read_counters, whole
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_POLL_S = 0.02
+"""Between two looks at how far staging is."""
+_END_TIMEOUT_S = 0.1
+"""Longest wait for the end of a stream whose last token is there."""
+_RESUME_TIMEOUT_S = 5.0
+"""Longest wait for a resume after something failed."""
+
+
+class HttpEngine(Engine):
+    """An engine behind a URL. Safe for any number of concurrent requests of one event loop.
+
+    Each call ends by its deadline. A failed transport, a 5xx, a malformed reply, or a stream
+    without a finish_reason is an EngineError naming the URL; a 4xx is a RequestRefused.
+
+    Args:
+        has_spans: The engine says which version sampled which token. False (vLLM before 0.32):
+            deltas carry no versions, and `info` knows none.
+        send_seed: False: sampling seeds are not sent (one kills vLLM's CPU build).
+        polls_staging: Weights are staged after `/update_weights` has been answered, as our vLLM
+            plugin does, and have to be waited for.
+        incarnation: First part of the version labels it gives; may be set anew.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 120.0,
+        control_timeout_s: float = 120.0,
+        has_spans: bool = True,
+        send_seed: bool = True,
+        polls_staging: bool = False,
+        incarnation: int = 0,
+    ) -> None:
+        self._connection = Connection(url)
+        self.url = self._connection.url
+        self._timeout_s = timeout_s
+        self._control_timeout_s = control_timeout_s
+        self.has_spans = has_spans
+        self._send_seed = send_seed
+        self._polls_staging = polls_staging
+        self.incarnation = incarnation
+        self.asleep = False
+        """Whether it was put to sleep here, and not all of it was woken."""
+
+    def __repr__(self) -> str:
+        return f"HttpEngine({self.url})"
+
+    async def move(self, url: str) -> None:
+        """The engine is behind this URL from now on; what was asked of the one before fails."""
+        await self._connection.close()
+        self._connection = Connection(url)
+        self.url = self._connection.url
+        self.asleep = False
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        session_id: str,
+        stream: bool = False,
+        cache_salt: str = "",
+    ) -> AsyncIterator[Delta]:
+        """See `Sampler.generate`.
+
+        Raises:
+            ContextLengthError: the prompt fills the engine's context.
+            RequestRefused: the engine takes no such request.
+            EngineError: anything else that went wrong.
+        """
+        body = _encode(
+            wire.GenerateBody(
+                token_ids=_wired(token_ids),
+                sampling_params=self._sampling_body(sampling),
+                request_id=request_id,
+                stream=stream,
+                cache_salt=cache_salt or None,
+            )
+        )
+        url = self.url + wire.GENERATE
+        headers = {"X-Session-ID": session_id}
+        reply = await self._connection.post(
+            wire.GENERATE, body, headers=headers, timeout_s=self._timeout_s
+        )
+        try:
+            if not stream:
+                yield whole(await reply.whole(), url, has_spans=self.has_spans)
+                return
+            events = EventStream(url, has_spans=self.has_spans)
+            while True:
+                for delta in events.feed(await reply.piece()):
+                    if delta.finish_reason is not None:  # what follows is the stream's end
+                        await reply.drain(timeout_s=_END_TIMEOUT_S)
+                        yield delta
+                        return
+                    yield delta
+        finally:
+            reply.close()
+
+    async def pause(self, *, interrupt: Interrupt) -> None:
+        await self._call("POST", PAUSE_PATHS[interrupt])
+
+    async def resume(self) -> None:
+        await self._call("POST", "/resume")
+
+    async def sleep(self, *, level: SleepLevel = 1) -> None:
+        self.asleep = True  # or on the way there: nobody may resume it from here on
+        await self._call("POST", sleep_path(level))
+
+    async def wake_up(self, *tags: Memory) -> None:
+        path = wake_path(tags)
+        raw = await self._call("POST", path)
+        self.asleep = decode(raw, wire.Woken, self.url + path).status != "awake"
+
+    async def is_sleeping(self) -> bool:
+        return (await self._get("/is_sleeping", wire.Sleeping)).is_sleeping
+
+    async def update_weights(self, path: str, *, version: int) -> None:
+        """See `Engine.update_weights`. The engine samples until the weights are staged, pauses
+        for the swap, and runs afterwards, whether it was paused before or not; unless it sleeps.
+
+        Raises:
+            WeightsError: the engine refused the weights, or was not done with them in time.
+            EngineError: the engine could not be reached or failed. It has been asked to resume.
+        """
+        label = version_label(version, incarnation=self.incarnation)
+        info = {"path": path}
+        await self._weights("/init_weight_transfer_engine", {"init_info": {}})
+        await self._start_update(info)
+        await self._weights("/update_weights", {"update_info": info})
+        if self._polls_staging:
+            await self._staged(path)
+        if self.asleep:
+            await self._weights("/finish_weight_update", {"weight_version": label})
+            return
+        try:
+            await self.pause(interrupt="recompute")
+            await self._weights("/finish_weight_update", {"weight_version": label})
+        except BaseException as error:  # cancellation too: nobody else knows that it is paused
+            await self._resume_after(error)
+            raise
+        await self.resume()
+
+    async def name_version(self, version: int) -> None:
+        """Call the weights served now `version`, from the next token on. An engine that names no
+        versions is left alone.
+
+        Raises:
+            EngineError: the engine could not be reached or failed.
+        """
+        if not self.has_spans:
+            return
+        label = version_label(version, incarnation=self.incarnation)
+        await self._call("POST", "/update_weight_version", {"new_version": label})
+
+    async def info(self) -> EngineInfo:
+        models = await self._get("/v1/models", wire.ModelList)
+        version = await self._get("/version", wire.VersionInfo)
+        if not models.data:
+            raise EngineError(f"{self.url}/v1/models lists no model")
+        card = models.data[0]
+        served = await self.served_version()
+        return EngineInfo(card.id, card.max_model_len, served, version.tokenizer_hash)
+
+    async def served_version(self) -> int:
+        """The version served now; UNKNOWN_VERSION while it has no name of ours.
+
+        Raises:
+            EngineError: the engine could not be reached or failed, or a foreign label.
+        """
+        if not self.has_spans:
+            return UNKNOWN_VERSION
+        label = (await self._get("/weight_info", wire.WeightInfo)).weight_version
+        if label == wire.UNNAMED:
+            return UNKNOWN_VERSION
+        try:
+            return parse_version(label)
+        except ValueError as error:
+            raise EngineError(f"{self.url}/weight_info: {error}") from error
+
+    async def counters(self) -> dict[str, float]:
+        """What its /metrics says (Prometheus' text format), by name; series of one name added up.
+
+        Raises:
+            EngineError: the engine could not be reached or failed, or says something else.
+        """
+        raw = await self._call("GET", "/metrics")
+        try:
+            return read_counters(raw.decode())
+        except ValueError as error:
+            raise EngineError(f"{self.url}/metrics: {error}") from error
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _start_update(self, info: dict[str, Any]) -> None:
+        try:
+            await self._weights("/start_weight_update")
+        except (EngineError, WeightsError):
+            if not self._polls_staging:
+                raise
+            # vLLM starts no update while one is open that somebody never finished. Our plugin
+            # drops that one when told to, and answers with an error so that vLLM forgets it too.
+            with suppress(EngineError):
+                await self._call(
+                    "POST", "/update_weights", {"update_info": info | {"discard": True}}
+                )
+            await self._weights("/start_weight_update")
+
+    async def _staged(self, path: str) -> None:
+        """Wait until every worker of the engine has staged the file."""
+        states: list[str] = []
+        try:
+            async with asyncio.timeout(self._control_timeout_s):
+                while states.count("ready") < max(len(states), 1):
+                    await asyncio.sleep(_POLL_S)
+                    raw = await self._call("POST", "/collective_rpc", {"method": "arl_staging"})
+                    workers = decode(raw, wire.StagingReply, f"{self.url}/collective_rpc").results
+                    for worker in workers:
+                        _check_staging(worker, path, self.url)
+                    states = [worker.state for worker in workers]
+        except TimeoutError as error:
+            raise WeightsError(
+                f"{self.url}: {path} was not staged within {self._control_timeout_s:g} s; "
+                f"the workers say {states}"
+            ) from error
+
+    async def _resume_after(self, failure: BaseException) -> None:
+        """Leave no engine paused behind a failure; what fails here is added to that failure."""
+        try:
+            await self._connection.call("POST", "/resume", timeout_s=_RESUME_TIMEOUT_S)
+        except EngineError as error:
+            failure.add_note(f"resuming failed too: {error}")
+
+    async def _weights(self, path: str, body: Any = None) -> None:
+        """A step of an update: what the engine refuses is a WeightsError."""
+        try:
+            await self._call("POST", path, body)
+        except RequestRefused as error:
+            raise WeightsError(str(error)) from error
+
+    async def _get(self, path: str, kind: type[T]) -> T:
+        return decode(await self._call("GET", path), kind, self.url + path)
+
+    async def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        data = None if body is None else _encode(body)
+        return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
+
+    def _sampling_body(self, sampling: SamplingParams) -> wire.SamplingBody:
+        return wire.SamplingBody(
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed if self._send_seed else None,
+            stop=list(sampling.stop) or None,
+            stop_token_ids=list(sampling.stop_token_ids) or None,
+            structured_outputs=_structured(sampling.grammar),
+            logprobs=0,
+            detokenize=bool(sampling.stop),
+        )
+
+
+def _wired(token_ids: Sequence[int]) -> list[int]:
+    """Token ids to be encoded. Those of a `Prompt` are JSON already: encoding copies it."""
+    if isinstance(token_ids, Prompt):
+        return cast("list[int]", msgspec.Raw(token_ids.json()))
+    return list(token_ids)
+
+
+def _structured(grammar: str | None) -> wire.StructuredOutputs | None:
+    return None if grammar is None else wire.StructuredOutputs(grammar)
+
+
+def _check_staging(worker: wire.Staging, path: str, url: str) -> None:
+    """Raises WeightsError when a worker will never be ready with `path`."""
+    if worker.state in ("failed", "idle"):
+        why = worker.error or "it knows of no update (was it restarted?)"
+        raise WeightsError(f"{url}: staging {path}: {why}")
+    if worker.path not in ("", path):
+        raise WeightsError(f"{url}: {worker.path} is being staged, another update than {path}")

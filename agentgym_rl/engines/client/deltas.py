@@ -1,0 +1,232 @@
+"""What an engine counts, read from Prometheus' text format.
+
+What an engine's error answers mean, and the reason each of them gives.
+
+Replies of the wire protocol as deltas of the engine contract.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, cast, get_args
+
+import msgspec
+
+from agentgym_rl.core.engine import Delta, FinishReason, parse_version
+from agentgym_rl.core.errors import (
+    ArlError,
+    ContextLengthError,
+    EngineError,
+    RequestRefused,
+    WeightsError,
+)
+from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines.client import deltas as failures
+
+
+def read_counters(text: str) -> dict[str, float]:
+    """By name, series of one name (which differ in their labels) added up.
+
+    Raises:
+        ValueError: a line is none of that format.
+    """
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        series, _, rest = line.rpartition("}") if "}" in line else line.partition(" ")
+        name = series.partition("{")[0].strip()
+        value = (rest or "").split()
+        if not name or not value:
+            raise ValueError(f"not Prometheus' text format: {line[:100]!r}")
+        found[name] = found.get(name, 0.0) + float(value[0])
+    return found
+
+
+_TOO_LONG = ("maximum context length", "maximum model length")
+"""vLLM's words for a prompt that fills the context; it has no code for that."""
+_NOT_NOW = (408, 429)
+_REASON_CHARS = 2000
+
+
+def failure(where: str, status: int, detail: wire.ErrorDetail) -> ArlError:
+    """The error to raise: a ContextLengthError if the prompt fills the engine's context, a
+    WeightsError if the embedded engine says so, a RequestRefused for any other 4xx that does not
+    mean "not now", else an EngineError."""
+    text = detail.message
+    if detail.code == wire.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
+        return ContextLengthError(text)
+    if detail.type == WeightsError.__name__:
+        return WeightsError(f"{where}: {text}")
+    refused = 400 <= status < 500 and status not in _NOT_NOW
+    return (RequestRefused if refused else EngineError)(f"{where}: {text}")
+
+
+def answered(url: str, status: int, raw: bytes) -> ArlError:
+    """The error behind a status that is not 2xx and its body."""
+    return failure(f"{url}: HTTP {status}", status, _detail(raw))
+
+
+def streamed(url: str, error: wire.ErrorDetail | str) -> ArlError:
+    """The error behind a chunk of a stream, which began with status 200: vLLM checks most of a
+    streamed request after that, and gives the status it would have had as the chunk's code."""
+    detail = error if isinstance(error, wire.ErrorDetail) else wire.ErrorDetail(message=error)
+    status = detail.code if isinstance(detail.code, int) else 500
+    return failure(f"{url}: the stream failed", status, detail)
+
+
+def _detail(raw: bytes) -> wire.ErrorDetail:
+    """Why, from an error's body: an engine's, FastAPI's, or a proxy's crash page."""
+    text = raw[:_REASON_CHARS].decode(errors="replace")
+    try:
+        reply = msgspec.json.decode(raw, type=wire.ErrorReply)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return wire.ErrorDetail(message=text)
+    if isinstance(reply.error, wire.ErrorDetail):
+        return reply.error
+    return wire.ErrorDetail(message=reply.error or str(reply.detail or text))
+
+
+T = TypeVar("T")
+
+_FINISH_REASONS = get_args(FinishReason)
+_NO_LOGPROB = -9999.0
+"""What vLLM reports in place of a log-prob that is missing, infinite or not a number."""
+_decode_reply = msgspec.json.Decoder(wire.GenerateReply).decode
+
+
+def decode(raw: bytes, kind: type[T], url: str) -> T:
+    """`raw` JSON as `kind`; raises EngineError naming `url` when it is not one."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
+
+
+def whole(raw: bytes, url: str, *, has_spans: bool = True) -> Delta:
+    """The one delta of a reply that was not streamed.
+
+    Raises:
+        EngineError: malformed, unfinished, or tokens without log-prob or version.
+    """
+    choice = _choice(raw, url)
+    if choice.finish_reason is None:
+        raise EngineError(f"{url}: the reply has no finish_reason")
+    return _Output(url, has_spans=has_spans).take(choice)
+
+
+class EventStream:
+    """A server-sent event stream as deltas, up to and with the one that has a finish_reason.
+
+    Tokens come as they arrive, each version once the engine has said it (vLLM: at the end).
+    With `has_spans` False no version comes at all.
+    """
+
+    def __init__(self, url: str, *, has_spans: bool = True) -> None:
+        self._url = url
+        self._output = _Output(url, has_spans=has_spans)
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[Delta]:
+        """The deltas that `piece` completes; b"" is the end of the stream.
+
+        Raises:
+            EngineError: after what came, that the stream ended early, carried an error, or was
+                malformed; or that versions do not match the tokens.
+            ContextLengthError, RequestRefused: as `failures.py` says.
+        """
+        *events, self._rest = (self._rest + piece).split(b"\n\n")
+        for payload in _payloads(events):
+            yield self._output.take(_choice(payload, self._url))
+        if not piece:
+            raise EngineError(
+                f"{self._url}: the stream ended after {self._output.num_tokens} tokens without a "
+                "finish_reason"
+            )
+
+
+def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
+    """What the `data:` events carry, `[DONE]` left out."""
+    for event in events:
+        payload = event.removeprefix(b"data:").strip()
+        if event.startswith(b"data:") and payload != wire.DONE:
+            yield payload
+
+
+def _choice(raw: bytes, url: str) -> wire.Choice:
+    try:
+        reply = _decode_reply(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
+    if reply.error is not None:
+        raise failures.streamed(url, reply.error)
+    if len(reply.choices) != 1:
+        raise EngineError(f"{url}: expected one choice, got {len(reply.choices)}")
+    return reply.choices[0]
+
+
+class _Output:
+    """The output of one request so far: each token gets its version once, in token order."""
+
+    def __init__(self, url: str, *, has_spans: bool) -> None:
+        self.num_tokens = 0
+        self._url = url
+        self._has_spans = has_spans
+        self._versions: list[int] = []
+
+    def take(self, choice: wire.Choice) -> Delta:
+        """The next tokens, and the versions that have become known."""
+        token_ids = choice.token_ids or []
+        logprobs = [item.logprob for item in choice.logprobs.content] if choice.logprobs else []
+        times = choice.decode_times
+        if times is None:  # not reported: time of arrival
+            times = [time.monotonic()] * len(token_ids)
+        start, self.num_tokens = self.num_tokens, self.num_tokens + len(token_ids)
+        if not len(token_ids) == len(logprobs) == len(times):
+            raise EngineError(
+                f"{self._url}: from token {start}: {len(token_ids)} token_ids, {len(logprobs)} "
+                f"logprobs, {len(times)} decode_times"
+            )
+        if min(logprobs, default=0.0) <= _NO_LOGPROB:
+            raise EngineError(
+                f"{self._url}: a token from {start} on has no log-prob (the engine says "
+                f"{_NO_LOGPROB:g}); do the weights give finite logits?"
+            )
+        if choice.finish_reason is not None and choice.finish_reason not in _FINISH_REASONS:
+            raise EngineError(f"{self._url}: unknown finish_reason {choice.finish_reason!r}")
+        return Delta(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            versions=self._stamped(choice) if self._has_spans else [],
+            times_s=times,
+            finish_reason=cast("FinishReason | None", choice.finish_reason),
+            stop_reason=choice.stop_reason,
+        )
+
+    def _stamped(self, choice: wire.Choice) -> list[int]:
+        """Versions of tokens that had none; spans may repeat what was said before."""
+        known = len(self._versions)
+        for span in choice.weight_versions or ():
+            version = self._version(span)
+            before = self._versions[span.start : span.end]
+            fits = 0 <= span.start <= len(self._versions) and span.end <= self.num_tokens
+            if not fits or any(stamp != version for stamp in before):
+                raise EngineError(
+                    f"{self._url}: version {version} is said to have sampled tokens "
+                    f"[{span.start}, {span.end}) of {self.num_tokens}, which does not go with "
+                    f"the {len(self._versions)} versions before"
+                )
+            self._versions += [version] * (span.end - len(self._versions))
+        if choice.finish_reason is not None and len(self._versions) != self.num_tokens:
+            raise EngineError(
+                f"{self._url}: weight_versions cover {len(self._versions)} of {self.num_tokens} "
+                "tokens; this engine cannot say which policy sampled the rest"
+            )
+        return self._versions[known:]
+
+    def _version(self, span: wire.VersionSpan) -> int:
+        try:
+            return parse_version(span.version)
+        except ValueError as error:
+            raise EngineError(f"{self._url}: {error}") from error

@@ -1,0 +1,325 @@
+"""HTTP/1.1 for what is asked at every turn: one POST, on a connection that is kept.
+
+A general client spends more on a request than a gateway does on a turn. This one has what an
+engine needs: connections used again, replies of a length, in chunks or up to the end of the
+connection, read as they arrive, and a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+from agentgym_rl.runtime.pausable_clock import ENGINES
+
+_IDLE_S = 15.0
+"""A connection that was not used for longer is not used again."""
+_BUFFERED_BYTES = 1 << 18
+"""Of a reply that nobody reads yet; the rest waits in the network."""
+_HEADERS_BYTES = 1 << 16
+
+
+class ServerDisconnectedError(ConnectionError):
+    """The connection ended before the reply did."""
+
+
+class BadReply(ConnectionError):
+    """What came back is no HTTP."""
+
+
+class HttpReply:
+    """The reply to one request: its status, then its body in pieces, as they come.
+
+    Whoever has one calls `close`. What has arrived is given out before any error is raised.
+
+    Raises:
+        TimeoutError: from any wait, the deadline of the request passed.
+        OSError: from any wait, the connection failed.
+    """
+
+    def __init__(self, channel: _Channel, deadline: float) -> None:
+        self.status = 0
+        self.answered = False
+        """Whether anything came back."""
+        self._channel = channel
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._over = False
+        self._error: OSError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer = ENGINES.call_at(deadline, partial(self.end, TimeoutError()))
+
+    async def opened(self) -> None:
+        """Return when the status is known."""
+        while not self.status:
+            await self._news()
+
+    async def piece(self) -> bytes:
+        """What has come since; b"" at the end."""
+        while not self._pieces:
+            if self._over and self._error is None:
+                return b""
+            await self._news()
+        piece = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        self._channel.hold(False)
+        return piece
+
+    async def whole(self) -> bytes:
+        """All that is left."""
+        pieces: list[bytes] = []
+        while piece := await self.piece():
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def drain(self, *, timeout_s: float) -> None:
+        """Drop what is left, so that the connection can be used again, unless that takes longer."""
+        if self._over:
+            return
+        with suppress(OSError):  # TimeoutError is one: then `close` hangs up
+            async with asyncio.timeout(timeout_s):
+                while await self.piece():
+                    pass
+
+    def close(self) -> None:
+        """Give the connection back, or hang up if there was more to come. Idempotent."""
+        self._timer.cancel()
+        self._channel.release(self)
+
+    def add(self, piece: bytes) -> None:
+        """Some of the body came."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > _BUFFERED_BYTES:
+            self._channel.hold(True)
+        self.wake()
+
+    def end(self, error: OSError | None = None) -> None:
+        """Nothing more will come."""
+        if not self._over:
+            self._over, self._error = True, error
+            self._timer.cancel()
+            self.wake()
+
+    def wake(self) -> None:
+        """Something is new."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether all of it came."""
+        return self._over and self._error is None
+
+    async def _news(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._channel.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+class HttpPool:
+    """POSTs to the server at `url`, any number at once, from one event loop."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"no URL of a server: got {url!r}, allowed: http://… or https://…")
+        self._secure = parts.scheme == "https"
+        self._address = parts.hostname, parts.port or (443 if self._secure else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._headers = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
+        if parts.username is not None:
+            named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers += f"Authorization: Basic {b64encode(named.encode()).decode()}\r\n"
+        self._idle: list[_Channel] = []
+        self._all: set[_Channel] = set()
+
+    async def post(
+        self, path: str, body: bytes, *, headers: Mapping[str, str], deadline: float
+    ) -> HttpReply:
+        """The reply, once its status is there. A request that a kept connection lost before
+        anything came back is sent once more, on a new connection. `deadline`, on the clock
+        `awake.ENGINES`, is for all of it, reading included.
+
+        Raises:
+            TimeoutError: the deadline passed.
+            OSError: there is no connection, or it failed.
+        """
+        head = self._head(path, headers, len(body))
+        kept = self._kept()
+        if kept is not None:
+            reply = kept.ask(head, body, deadline)
+            try:
+                return await _opened(reply)
+            except ServerDisconnectedError:
+                if reply.answered:
+                    raise
+        async with ENGINES.timeout(deadline - ENGINES.time()):
+            channel = await self._connect()
+        return await _opened(channel.ask(head, body, deadline))
+
+    async def close(self) -> None:
+        """Hang up on all; what is being read fails."""
+        for channel in tuple(self._all):
+            channel.hang_up()
+        await asyncio.sleep(0)  # the event loop closes them in its next round
+
+    def _head(self, path: str, headers: Mapping[str, str], size: int) -> bytes:
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        if not all(map(str.isprintable, lines)):
+            raise ValueError(f"no headers of HTTP: {lines}")
+        first = f"POST {self._prefix}{path} HTTP/1.1\r\n{self._headers}Content-Length: {size}"
+        return "\r\n".join((first, *lines, "\r\n")).encode()
+
+    def _kept(self) -> _Channel | None:
+        oldest = asyncio.get_running_loop().time() - _IDLE_S
+        while self._idle and self._idle[0].idle_since < oldest:
+            self._idle.pop(0).hang_up()
+        return self._idle.pop() if self._idle else None
+
+    async def _connect(self) -> _Channel:
+        loop = asyncio.get_running_loop()
+        host, port = self._address
+        context = ssl.create_default_context() if self._secure else None
+        _, channel = await loop.create_connection(
+            lambda: _Channel(loop, self._idle.append, self._lost), host, port, ssl=context
+        )
+        self._all.add(channel)
+        return channel
+
+    def _lost(self, channel: _Channel) -> None:
+        self._all.discard(channel)
+        if channel in self._idle:
+            self._idle.remove(channel)
+
+
+async def _opened(reply: HttpReply) -> HttpReply:
+    try:
+        await reply.opened()
+    except BaseException:
+        reply.close()
+        raise
+    return reply
+
+
+class _Channel(asyncio.Protocol):
+    """One connection, for one request at a time."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        keep: Callable[[_Channel], None],
+        lost: Callable[[_Channel], None],
+    ) -> None:
+        self.loop = loop
+        self.idle_since = 0.0
+        self._keep = keep
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._reply: HttpReply | None = None
+        self._held = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._head_size = 0
+        self._framed = False
+        """Whether the reply says itself where it ends; else the connection's end is its end."""
+        self._reusable = False
+
+    def ask(self, head: bytes, body: bytes, deadline: float) -> HttpReply:
+        """Send a request."""
+        self._head_size, self._framed, self._reusable = 0, False, False
+        self._reply = reply = HttpReply(self, deadline)
+        if self._transport is None or self._transport.is_closing():
+            reply.end(ServerDisconnectedError("the connection was closed"))
+        else:
+            self._transport.writelines((head, body))
+        return reply
+
+    def hold(self, held: bool) -> None:
+        """Let the server wait, or not."""
+        if held is not self._held and self._transport is not None:
+            self._held = held
+            self._transport.pause_reading() if held else self._transport.resume_reading()
+
+    def release(self, reply: HttpReply) -> None:
+        """Nobody reads the reply any more."""
+        if reply is not self._reply:
+            return
+        self._reply = None
+        if reply.ended_well and self._reusable and self._transport is not None:
+            self.hold(False)
+            self.idle_since = self.loop.time()
+            self._keep(self)
+        else:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection, whatever is under way."""
+        self._reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------ the transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has a type of its own
+
+    def data_received(self, data: bytes) -> None:
+        reply = self._reply
+        if reply is None:  # nobody asked for anything
+            self.hang_up()
+            return
+        reply.answered = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            reply.end(BadReply(f"{type(error).__name__}: {error}"))
+            self.hang_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._lost(self)
+        if self._reply is None:
+            return
+        if exc is None and self._reply.status and not self._framed:
+            self._reply.end()
+        else:
+            why = str(exc or "the server closed the connection before its reply was complete")
+            self._reply.end(ServerDisconnectedError(why))
+
+    # ------------------------------------------------------------------ the parser
+    def on_message_begin(self) -> None:
+        if self._reply is not None and self._reply.ended_well:
+            raise BadReply("it replied twice")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value)
+        if self._head_size > _HEADERS_BYTES:
+            raise BadReply(f"its headers exceed {_HEADERS_BYTES} bytes")
+        self._framed |= name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200 and self._reply is not None:  # others announce the reply to come
+            self._reply.status = status
+            self._reply.wake()
+
+    def on_body(self, body: bytes) -> None:
+        if self._reply is not None:
+            self._reply.add(body)
+
+    def on_message_complete(self) -> None:
+        if self._reply is not None and self._reply.status:
+            self._reusable = self._parser.should_keep_alive() and self._framed
+            self._reply.end()

@@ -1,0 +1,173 @@
+"""`arl eval`: a model or checkpoint on held-out tasks, on an engine of its own or at a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.config import Config, EndpointConfig, ModelConfig, dump_toml
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.player import check, serving_policy, task_source
+from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.throughput import Meter, Pace, measuring
+from agentgym_rl.storage.run_folder import file_name
+
+from .compare import Evaluated
+from .evaluate import evaluate_configured, planned
+from .folder import EvalFolder, open_folder
+from .foreign_model import check_endpoint, place, serving_endpoint
+from .result import EvalResult, summarize
+from .target import Asked
+
+
+async def evaluate_all(
+    asked: Sequence[Asked], progress: Progress, *, out: Path | None = None
+) -> list[Evaluated]:
+    """Evaluate one model after the other.
+
+    With `out` every finished episode is kept there, and what is there already is not played again.
+    Of several models each has a folder of its own in it.
+
+    Raises:
+        ConfigError: something cannot work, and nothing has been asked of any model yet.
+    """
+    for each in asked:
+        await _check(each)
+        if not isinstance(each.config.engine, EndpointConfig):
+            await check_prompts(each.config, ("eval",), say=progress.phase)
+    found: list[Evaluated] = []
+    for number, (one, folder) in enumerate(_places(asked, out), start=1):
+        if len(asked) > 1:
+            progress.phase(f"model {number} of {len(asked)}: {one.model}")
+        found.append(await _evaluate(one, progress, folder))
+    return found
+
+
+async def evaluate_model(
+    config: Config, progress: Progress, *, checkpoint: Path | None = None, out: Path | None = None
+) -> dict[str, Any]:
+    """Evaluate one model; the JSON object of `arl eval --json`."""
+    (evaluated,) = await evaluate_all([Asked(config, checkpoint)], progress, out=out)
+    return evaluated.report
+
+
+def _places(asked: Sequence[Asked], out: Path | None) -> list[tuple[Asked, Path | None]]:
+    if out is None or len(asked) == 1:
+        return [(each, out) for each in asked]
+    names = [file_name(each.model) for each in asked]
+    unique = [
+        f"{name}-{names[:i].count(name) + 1}" if name in names[:i] else name
+        for i, name in enumerate(names)
+    ]
+    return [(each, out / name) for each, name in zip(asked, unique, strict=True)]
+
+
+async def _check(asked: Asked) -> None:
+    config, checkpoint = asked.config, asked.checkpoint
+    if isinstance(config.engine, EndpointConfig):
+        if checkpoint:
+            raise ConfigError(
+                f"--checkpoint {checkpoint} needs an engine that loads its weights: --engine="
+                f"embedded or vllm; --engine={config.engine.type} asks {place(config.engine)} for "
+                "--model NAME"
+            )
+        return await check_endpoint(config, config.engine)
+    await check(config, trains=False)
+    if config.engine.type == "vllm" and config.engine.urls:
+        raise ConfigError(
+            "an evaluation does not use servers that run already (engine.urls): nobody can say "
+            "whose weights they serve; pass --engine.urls=[] to have one started, "
+            "--engine=embedded, or --engine=openai --engine.base_url=URL/v1 --model NAME to "
+            "evaluate what they serve as it is"
+        )
+
+
+async def _evaluate(asked: Asked, progress: Progress, out: Path | None) -> Evaluated:
+    with contextlib.ExitStack() as stack:
+        folder: EvalFolder | None = None
+        before: Mapping[str, Any] = {}
+        if out is not None:
+            folder = stack.enter_context(open_folder(out, asked))
+            before = folder.finished()
+        result, pace = await _missing(asked, progress, folder, before)
+        report = _report(asked, result, pace)
+        if folder is not None:
+            report["out"] = str(folder.path)
+            folder.write_result(report)
+        return Evaluated(report, result.rewards)
+
+
+async def _missing(
+    asked: Asked, progress: Progress, folder: EvalFolder | None, before: Mapping[str, Any]
+) -> tuple[EvalResult, Pace]:
+    """Play what is not there yet. If that is nothing, no engine is started."""
+    config = asked.config
+    places = planned(task_source(config, "eval", seed=config.eval.seed), config.eval)
+    there = [before[place.episode_id] for place in places if place.episode_id in before]
+    if len(there) == len(places):
+        progress.phase(f"all {len(there)} episodes of {asked.model} are there")
+        result = summarize(there, config.eval, duration_s=0.0, resumed=len(there))
+        return result, Meter().read(episodes=0)
+    if there:
+        progress.phase(f"{len(there)} of {len(places)} episodes of {asked.model} are there")
+    async with _serving(asked, progress) as player, measuring(player.services) as meter:
+        progress.phase("evaluating on held-out tasks")
+        keep = folder.log.add_evaluated if folder else None
+        result = await evaluate_configured(
+            config, player, on_progress=progress.evaluating, before=before, keep=keep
+        )
+        return result, meter.read(episodes=sum(result.outcomes.values()) - result.resumed)
+
+
+def _report(asked: Asked, result: EvalResult, pace: Pace) -> dict[str, Any]:
+    """The JSON object; what each task was paid is in the episodes."""
+    report = asdict(result) | asdict(pace) | {"model": asked.model}
+    del report["rewards"]
+    engine = asked.config.engine
+    if isinstance(engine, EndpointConfig) and engine.base_url:
+        report["base_url"] = engine.base_url
+    return report
+
+
+@contextlib.asynccontextmanager
+async def _serving(asked: Asked, progress: Progress) -> AsyncIterator[Player]:
+    config = asked.config
+    if isinstance(config.engine, EndpointConfig):
+        progress.phase(f"asking {config.model.path} at {place(config.engine)}")
+        async with serving_endpoint(config, config.engine) as player:
+            yield player
+        return
+    with tempfile.TemporaryDirectory(prefix="arl-eval-") as name:
+        temporary = Path(name)
+        if asked.checkpoint:
+            progress.phase(f"reading {asked.model}")
+            config = _from_checkpoint(config, asked.checkpoint, temporary / "model")
+        config_file = temporary / "config.toml"
+        config_file.write_text(dump_toml(config), encoding="utf-8")
+        async with LocalProcesses(
+            temporary / "logs", stop_timeout_s=config.cluster.stop_timeout_s
+        ) as processes:
+            progress.phase("starting the engine")
+            fleet = Fleet(config, config_file, processes, model_dir=model_folder(config))
+            async with fleet.running(), serving_policy(config, fleet) as player:
+                yield player
+
+
+def _from_checkpoint(config: Config, checkpoint: Path, folder: Path) -> Config:
+    """The same configuration, its model being a checkpoint written out to `folder`."""
+    from agentgym_rl.trainer.export import (
+        export_checkpoint,
+    )  # torch, which nothing else here needs
+
+    model_dir = model_folder(config)
+    export_checkpoint(checkpoint, folder, model_dir=model_dir, config=config)
+    return config.model_copy(update={"model": ModelConfig(path=str(folder))})

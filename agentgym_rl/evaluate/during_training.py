@@ -1,0 +1,216 @@
+"""Evaluations of a run that trains: before and after on its own engines, on schedule beside it.
+
+On schedule there is one more engine, which nobody publishes to: it gets the weights of one version,
+plays that version's whole evaluation, and then gets the next. Rollout and training go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from agentgym_rl.cluster.forking import Forks
+from agentgym_rl.cluster.local import LocalProcesses
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import (
+    ArlError,
+    ConfigError,
+    EngineError,
+    InfraError,
+    ProcessDied,
+    StorageError,
+    TooManyErrors,
+    WeightsError,
+    leaves,
+)
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.gym.services import Services
+from agentgym_rl.models.resolve import model_folder
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.player import serving_policy
+
+from .evaluate import ON_PROGRESS, evaluate_configured
+from .folder import EvalFolder, open_folder, read_folder
+from .queue import EvalQueue
+from .result import EvalResult, summarize
+from .target import Asked
+
+log = logging.getLogger(__name__)
+
+_FAILURES = (InfraError, ProcessDied, WeightsError, TooManyErrors, OSError, StorageError)
+"""What ends an evaluation on schedule, and not the run (TimeoutError is an OSError)."""
+
+
+class Evaluator:
+    """Plays what the queue says; every finished episode is on disk before it counts."""
+
+    def __init__(
+        self,
+        config: Config,
+        config_file: Path,
+        run_dir: Path,
+        queue: EvalQueue,
+        *,
+        incarnation: int,
+        progress: Progress,
+        forks: Forks | None = None,
+    ) -> None:
+        """With `forks`, the engine of scheduled evaluations is forked like those of the run."""
+        self.num_scheduled = 0
+        """Episodes played on schedule."""
+        self._config = config
+        self._config_file = config_file
+        self._run_dir = run_dir
+        self._queue = queue
+        self._incarnation = incarnation
+        self._progress = progress
+        self._forks = forks
+        self._under_way: int | None = None
+
+    async def play(
+        self, version: int, player: Player, *, on_progress: ON_PROGRESS = lambda done, total: None
+    ) -> EvalResult:
+        """Evaluate `version`, which is what `player` asks, less the episodes that are there.
+
+        Raises:
+            InfraError, TooManyErrors, ConfigError: see `evaluate`.
+            EngineError: other versions answered, too.
+        """
+        config = self._config
+        self._queue.begin(version)
+        checkpoint = self._run_dir / "checkpoints" / f"step-{version}" if version else None
+        asked = Asked(config, checkpoint)
+        with _folder(self._queue.records.episodes(version), asked) as folder:
+            result = await evaluate_configured(
+                config,
+                player,
+                on_progress=on_progress,
+                before=folder.finished(),
+                keep=folder.log.add_evaluated,
+            )
+            if others := set(result.versions) - {version}:
+                raise EngineError(
+                    f"policy versions {sorted(others)} answered in the evaluation of {version}"
+                )
+            report = asdict(result) | {"model": asked.model, "out": str(folder.path)}
+            del report["rewards"]
+            folder.write_result(report)
+        self._queue.end(version, "done", metrics=eval_metrics(result))
+        return result
+
+    def kept(self, version: int) -> EvalResult | None:
+        """What an evaluation came to that is on disk, whole; None: there is none."""
+        record = self._queue.records.read().get(version)
+        if record is None or record.status != "done":
+            return None
+        try:
+            config, _, episodes = read_folder(self._queue.records.episodes(version))
+            return summarize(episodes, config.eval, duration_s=0.0, resumed=len(episodes))
+        except ArlError as error:
+            log.warning("the evaluation of policy version %d cannot be read: %s", version, error)
+            return None
+
+    async def run(self, services: Services) -> None:
+        """Evaluate on schedule, until the queue is closed and empty.
+
+        A failure ends that evaluation alone, and its engine; the next has another one.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._queue.keep(), name="keep versions to evaluate")
+            while (version := await self._queue.next()) is not None:
+                self._under_way = version
+                try:
+                    async with self._serving(version, services) as (fleet, player):
+                        await self._play_all(fleet, player)
+                except* _FAILURES as group:
+                    self._failed(leaves(group)[0])
+                else:
+                    break
+
+    async def _play_all(self, fleet: Fleet, player: Player) -> None:
+        """On one engine, until there is nothing more to evaluate, or something fails."""
+        version = self._under_way
+        while version is not None:
+            self._under_way = version
+            await fleet.take(version, self._queue.records.weights(version))
+            self._progress.phase(f"evaluating version {version} beside training")
+            result = await self.play(version, player)
+            self.num_scheduled += sum(result.outcomes.values()) - result.resumed
+            self._under_way = None
+            version = await self._queue.next()
+
+    def _failed(self, error: BaseException) -> None:
+        """The engine is given up, and the evaluation that was under way there, if one was."""
+        version, self._under_way = self._under_way, None
+        if version is None:
+            return log.warning("the engine of evaluations, which was idle, failed: %s", error)
+        log.warning("the evaluation of policy version %d failed: %s", version, error)
+        self._queue.end(version, "failed", str(error) or repr(error))
+
+    @contextlib.asynccontextmanager
+    async def _serving(
+        self, version: int, services: Services
+    ) -> AsyncIterator[tuple[Fleet, Player]]:
+        """An engine more than the run has, with the weights of `version`, and a gateway for it."""
+        own = self._config.own_engine
+        config = self._config.model_copy(
+            update={
+                "engine": own.model_copy(update={"num_servers": 1}),
+                "gateway": self._config.gateway.model_copy(update={"port": 0}),
+            }
+        )
+        async with LocalProcesses(
+            self._run_dir / "logs",
+            stop_timeout_s=config.cluster.stop_timeout_s,
+            forks=self._forks,
+        ) as processes:
+            fleet = Fleet(
+                config,
+                self._config_file,
+                processes,
+                model_dir=model_folder(config),
+                version=version,
+                incarnation=self._incarnation,
+                weights_file=self._queue.records.weights(version),
+                first_index=own.num_servers,
+            )
+            async with fleet.running(), serving_policy(config, fleet, services) as player:
+                yield fleet, player
+
+
+@contextlib.contextmanager
+def _folder(path: Path, asked: Asked) -> Iterator[EvalFolder]:
+    """The folder of an evaluation; what another configuration has played there is removed."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(open_folder(path, asked))
+        except ConfigError as error:
+            log.info("an evaluation begins anew: %s", error)
+            shutil.rmtree(path)
+            folder = stack.enter_context(open_folder(path, asked))
+        yield folder
+
+
+def eval_metrics(result: EvalResult) -> dict[str, float | None]:
+    """`eval/…` of an evaluation (names: docs/metrics.md)."""
+    low, high = result.reward_ci or (None, None)
+    found: dict[str, float | None] = {
+        "eval/reward": result.reward,
+        "eval/reward_low": low,
+        "eval/reward_high": high,
+        "eval/tasks": float(result.num_tasks),
+        "eval/episodes": float(result.num_episodes),
+        "eval/too_long": float(result.outcomes.get("too_long", 0)),
+        "eval/turns": result.turns,
+        "eval/duration_s": result.duration_s,
+    }
+    found |= {f"eval/pass_at_{k}": estimate.value for k, estimate in result.pass_at.items()}
+    if len(result.envs) > 1:
+        found |= {f"eval/env/{name}/reward": env.reward for name, env in result.envs.items()}
+    return found

@@ -1,0 +1,112 @@
+"""The rollout side on somebody else's model: a relay to it, and a player on top."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from agentgym_rl.config import (
+    Config,
+    EndpointConfig,
+    GatewayConfig,
+    LiteLLMEngineConfig,
+    ModelConfig,
+)
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.relay import Relay
+from agentgym_rl.gateway.relay.litellm_upstream import LiteLLMUpstream, check_model
+from agentgym_rl.gateway.relay.openai_upstream import OpenAIUpstream
+from agentgym_rl.gateway.relay.upstream import Upstream
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.player import check_parts, make_player, services
+
+_OF_OUR_ENGINES = (
+    *("tool_parser", "reasoning_parser", "thinking_history", "edited_calls"),
+    *("train_side_lineages", "canary_fraction"),
+)
+"""Keys of `gateway` about conversations that are rendered and recorded here."""
+
+
+async def check_endpoint(config: Config, engine: EndpointConfig) -> None:
+    """Refuse what cannot work before anything is started; the endpoint itself is not asked.
+
+    Raises:
+        ConfigError: no model is named, the API key is not there, LiteLLM is not or knows no such
+            provider, a key that means nothing here, or what `check_parts` finds.
+    """
+    if config.model.path == ModelConfig().path:
+        raise ConfigError(
+            f"--engine={engine.type} asks {place(engine)} for a model by name: pass --model NAME "
+            f"({config.model.path!r} is the model of this package)"
+        )
+    if config.model.revision is not None:
+        raise ConfigError(
+            f"model.revision {config.model.revision!r} means nothing to {place(engine)}: it is "
+            "for models that are loaded here; leave it out, or name the revision in --model"
+        )
+    for name in _OF_OUR_ENGINES:
+        value = getattr(config.gateway, name)
+        if value != GatewayConfig.model_fields[name].default:
+            raise ConfigError(
+                f"gateway.{name} {value!r} means nothing with --engine={engine.type}: the endpoint "
+                "itself renders conversations and reads replies; leave it out"
+            )
+    if config.rollout.max_input_tokens is not None:
+        raise ConfigError(
+            f"rollout.max_input_tokens {config.rollout.max_input_tokens} cannot be kept with "
+            f"--engine={engine.type}: nobody here knows the tokens of the model there; leave it out"
+        )
+    _api_key(engine)
+    if isinstance(engine, LiteLLMEngineConfig):
+        check_model(engine, config.model.path)
+    await check_parts(config)
+
+
+@contextlib.asynccontextmanager
+async def serving_endpoint(config: Config, engine: EndpointConfig) -> AsyncIterator[Player]:
+    """A player whose model is `config.model.path` at `place(engine)`.
+
+    Raises:
+        ConfigError: the endpoint takes no request at all, and why; at once, in an exception group.
+    """
+    upstream = _upstream(config, engine)
+    relay = Relay(upstream, config=config.gateway)
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(upstream.watch(), name="watch endpoint")
+        async with (
+            upstream,
+            services(config) as given,
+            relay.serve() as base_url,
+            AgentClients(base_url) as clients,
+        ):
+            yield make_player(config, relay, clients, upstream.model, services=given)
+        watch.cancel()
+
+
+def place(engine: EndpointConfig) -> str:
+    """Where the model is, in words."""
+    return engine.base_url or "LiteLLM"
+
+
+def _upstream(config: Config, engine: EndpointConfig) -> Upstream:
+    key, name = _api_key(engine), config.model.path
+    timeout_s = engine.request_timeout_s or config.rollout.turn_timeout_s
+    if isinstance(engine, LiteLLMEngineConfig):
+        return LiteLLMUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
+    return OpenAIUpstream(engine, model=name, api_key=key, timeout_s=timeout_s)
+
+
+def _api_key(engine: EndpointConfig) -> str:
+    """The key, or "" where none is wanted, or LiteLLM finds it itself."""
+    if not engine.api_key_env:
+        return ""
+    key = os.environ.get(engine.api_key_env, "").strip()
+    if not key:
+        raise ConfigError(
+            f"no API key for {place(engine)}: the environment variable {engine.api_key_env} "
+            "(engine.api_key_env) is not set; `--engine.api_key_env=` is for servers that want none"
+        )
+    return key

@@ -1,0 +1,186 @@
+"""What an evaluation comes to: means over its episodes, pass@k, tokens and what they cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agentgym_rl.config import EvalConfig
+from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
+from agentgym_rl.core.trajectory import Outcome, Trajectory, by_env
+from agentgym_rl.evaluate import statistics as estimates
+
+from .statistics import Estimate
+
+DURATION = "duration_s"
+"""The metric that an evaluation adds to its episodes: seconds each took, with its retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvResult:
+    """The part of an evaluation that one environment played."""
+
+    reward: float
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """Means over the episodes that were played to their end (those of `num_tasks` tasks)."""
+
+    reward: float
+    reward_ci: tuple[float, float] | None
+    """95 %; see `estimates`."""
+    num_tasks: int
+    num_episodes: int
+    pass_at: dict[str, Estimate]
+    """pass@k by k."""
+    turns: float
+    tool_calls: float
+    outcomes: dict[str, int]
+    versions: tuple[int, ...]
+    """Policy versions that answered."""
+    duration_s: float
+    resumed: int
+    """Of the episodes, those that an earlier command had played."""
+    prompt_tokens: int
+    """Of all turns of all episodes, each turn's whole prompt; what failed attempts used is not
+    in it."""
+    cached_tokens: int | None
+    """Of these, from a cache; None: the endpoint did not say."""
+    completion_tokens: int
+    uncounted_turns: int
+    """Turns whose tokens somebody else's endpoint did not count."""
+    cost_usd: float | None
+    """Of these tokens; None: nobody knows the price."""
+    cut_turns: int
+    """Replies cut by rollout.max_tokens or the context length."""
+    outgrown: int
+    """Episodes whose conversation outgrew the context length after their first turn; they count as
+    they were paid."""
+    metrics: dict[str, float]
+    """Of what environment and session counted: the mean over the episodes that have it."""
+    envs: dict[str, EnvResult]
+    """By environment, those that some episode was played to its end in."""
+    rewards: dict[str, tuple[float, ...]] = field(repr=False)
+    """By task (its place in the source, and its id), of its episodes that were played to their
+    end."""
+
+
+def summarize(
+    finished: Sequence[Trajectory], config: EvalConfig, *, duration_s: float, resumed: int = 0
+) -> EvalResult:
+    """The result of an evaluation whose episodes these are, in any order.
+
+    Raises:
+        ConfigError: every first prompt is too long.
+        InfraError: an episode could not be played for infrastructure.
+        TooManyErrors: more than a fifth of the episodes failed.
+    """
+    scored = [t for t in finished if t.outcome.trains]
+    _check(finished, scored)
+    rewards = _by_task(scored)
+    reward = estimates.mean(rewards)
+    return EvalResult(
+        reward=reward.value,
+        reward_ci=reward.ci,
+        num_tasks=reward.num_tasks,
+        num_episodes=len(scored),
+        pass_at=_pass_at(rewards, config),
+        turns=sum(t.num_turns for t in scored) / len(scored),
+        tool_calls=sum(t.metrics.get("tool_calls", 0.0) for t in scored) / len(scored),
+        outcomes=dict(Counter(t.outcome.value for t in finished)),
+        versions=tuple(sorted({version for t in scored for version in _versions(t)})),
+        duration_s=duration_s,
+        resumed=resumed,
+        prompt_tokens=_total(finished, "prompt_tokens"),
+        cached_tokens=_told(finished, "cached_tokens"),
+        completion_tokens=_total(finished, "sampled_tokens"),
+        uncounted_turns=_total(finished, "uncounted_turns"),
+        cost_usd=_cost(finished, config),
+        cut_turns=_total(finished, "length_turns"),
+        outgrown=sum(t.metrics.get("overflows", 0.0) > 0 for t in scored),
+        metrics=_means(scored),
+        envs={
+            env_id: EnvResult(sum(t.reward for t in its) / len(its), len({t.group_id for t in its}))
+            for env_id, its in by_env(scored).items()
+        },
+        rewards=rewards,
+    )
+
+
+def _check(finished: Sequence[Trajectory], scored: Sequence[Trajectory]) -> None:
+    for failed in (t for t in finished if t.outcome is Outcome.INFRA_ERROR):
+        raise InfraError(f"evaluation episode {failed.episode_id}: {failed.error}")
+    failures = [t for t in finished if t.outcome.failed]
+    if len(failures) > 0.2 * len(finished):
+        raise TooManyErrors(
+            f"{len(failures)} of {len(finished)} evaluation episodes failed; the last one "
+            f"({failures[-1].outcome.value}):\n{failures[-1].error}"
+        )
+    if not scored:
+        raise ConfigError(
+            f"no evaluation task was played: all {len(finished)} first prompts are too long, or "
+            f"failed; the last one: {finished[-1].error}"
+        )
+
+
+def _by_task(scored: Sequence[Trajectory]) -> dict[str, tuple[float, ...]]:
+    rewards: dict[str, list[float]] = {}
+    for trajectory in scored:
+        key = f"{trajectory.group_id} {trajectory.task_id}"
+        rewards.setdefault(key, []).append(trajectory.reward)
+    return {task: tuple(its) for task, its in sorted(rewards.items())}
+
+
+def _pass_at(rewards: Mapping[str, Sequence[float]], config: EvalConfig) -> dict[str, Estimate]:
+    found = {
+        str(k): estimates.pass_at(rewards, k, success=config.success_reward) for k in config.ks
+    }
+    return {k: estimate for k, estimate in found.items() if estimate}
+
+
+def _cost(finished: Sequence[Trajectory], config: EvalConfig) -> float | None:
+    """By the prices configured, or else as the endpoint's prices are known; whole or not at all."""
+    if config.price_prompt is None or config.price_completion is None:
+        return _told_of_all(finished, "cost_usd")
+    if _total(finished, "uncounted_turns"):
+        return None
+    cached = _told(finished, "cached_tokens") or 0
+    price_cached = config.price_prompt if config.price_cached is None else config.price_cached
+    full = _total(finished, "prompt_tokens") - cached
+    replies = _total(finished, "sampled_tokens")
+    return 1e-6 * (
+        config.price_prompt * full + price_cached * cached + config.price_completion * replies
+    )
+
+
+def _told_of_all(finished: Sequence[Trajectory], metric: str) -> float | None:
+    """The sum over the episodes that asked anything; None: it is not known of one of them."""
+    asked = [t for t in finished if t.num_turns]
+    if not asked or any(metric not in t.metrics for t in asked):
+        return None
+    return sum(t.metrics[metric] for t in asked)
+
+
+def _told(finished: Sequence[Trajectory], metric: str) -> int | None:
+    total = _told_of_all(finished, metric)
+    return None if total is None else int(total)
+
+
+def _means(scored: Sequence[Trajectory]) -> dict[str, float]:
+    """Of each metric, over the episodes that have it."""
+    values: dict[str, list[float]] = {}
+    for trajectory in scored:
+        for name, value in trajectory.metrics.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(of) / len(of) for name, of in sorted(values.items())}
+
+
+def _total(finished: Sequence[Trajectory], metric: str) -> int:
+    return int(sum(t.metrics.get(metric, 0.0) for t in finished))
+
+
+def _versions(trajectory: Trajectory) -> set[int]:
+    return {int(v) for row in trajectory.rows for v in row.policy_versions if v >= 0}

@@ -1,0 +1,163 @@
+"""Recorded episodes as supervised data: one JSON object a line, chat messages or exact tokens.
+
+`messages` and `tools` are those of the episode's last request and its reply, as OpenAI has them,
+save that the arguments of tool calls are objects, as chat templates of Hugging Face want them. An
+episode that forked (its agent rewrote history, or held several conversations) is its last
+conversation alone; `tokens` has every conversation it recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from agentgym_rl.config import load_config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, Task
+from agentgym_rl.core.trajectory import IGNORED, Row, Trajectory
+from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.run_folder import config_of
+
+Form = Literal["messages", "tokens"]
+_ROUNDING = 1e-9
+"""Rewards are sums of steps' rewards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which episodes become data, and in what form."""
+
+    form: Form = "messages"
+    min_reward: float | None = None
+    split: Split | None = None
+
+    def refusal(self, episode: Trajectory, task: Task) -> str:
+        """Why the episode is left out; "": it is not."""
+        if not episode.outcome.trains:
+            return episode.outcome.value
+        if self.split is not None and task.split != self.split:
+            return f"split {task.split}"
+        if self.min_reward is not None and episode.reward < self.min_reward - _ROUNDING:
+            return "reward"
+        if self.form == "messages":
+            return "" if episode.messages else "no messages"
+        return "" if episode.num_tokens else "no tokens"
+
+
+def export_sft(
+    folder: Path,
+    out: Path,
+    wanted: Wanted,
+    *,
+    on_progress: Callable[[int], None] = lambda count: None,
+) -> dict[str, Any]:
+    """Write the episodes of a run or an evaluation to `out`; the JSON object of `arl export`.
+
+    `folder` is only read, whether it has finished or not. `out` is there when it is whole.
+
+    Raises:
+        ConfigError: no run or evaluation there, a log that cannot be read, nothing that fits, or
+            `out` exists.
+    """
+    config = load_config(config_of(folder, f"arl export {folder}"))
+    counts = _Counts()
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(contextlib.closing(EpisodeReader(folder / "episodes.db")))
+        file = stack.enter_context(new_file(out, said=f"--out {out}"))
+        for name in reader.episode_ids(untrained=True):
+            episode = reader.trajectory(name)
+            task = reader.task(episode.task_id)
+            on_progress(1)
+            if why := wanted.refusal(episode, task):
+                counts.left_out[why] += 1
+                continue
+            about = _about(episode, task, config.env.id)
+            lines = [line | about for line in _lines(episode, wanted.form)]
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            counts.add(episode, task, lines=len(lines))
+        if not counts.episodes:
+            left_out = dict(counts.left_out) or "none is finished yet"
+            raise ConfigError(f"{folder}: no episode fits; left out: {left_out}")
+    return {"out": str(out), **counts.report()}
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was written, and what was not."""
+
+    episodes: int = 0
+    lines: int = 0
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Episodes, by why."""
+    forked: int = 0
+    splits: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, episode: Trajectory, task: Task, *, lines: int) -> None:
+        """An episode that became so many lines."""
+        self.episodes += 1
+        self.lines += lines
+        self.forked += episode.metrics.get("forks", 0.0) > 0
+        self.splits[task.split] += 1
+
+    def report(self) -> dict[str, Any]:
+        """As `arl export --json` has them."""
+        return {
+            "episodes": self.episodes,
+            "lines": self.lines,
+            "left_out": dict(self.left_out),
+            "forked": self.forked,
+            "splits": dict(self.splits),
+        }
+
+
+def _lines(episode: Trajectory, form: Form) -> Iterator[dict[str, Any]]:
+    if form == "tokens":
+        yield from (_tokens(row) for row in episode.rows)
+    else:
+        messages = [_message(message) for message in episode.messages]
+        yield {"messages": messages, "tools": list(episode.tools)}
+
+
+def _tokens(row: Row) -> dict[str, Any]:
+    """`input_ids`, and `labels` that are the same where the model sampled them.
+
+    A turn that forked conversations share is labelled in each of them.
+    """
+    labels = np.where(row.turn_ids >= 0, row.tokens, IGNORED)
+    return {"input_ids": row.tokens.tolist(), "labels": labels.tolist()}
+
+
+def _about(episode: Trajectory, task: Task, env_id: str) -> dict[str, Any]:
+    versions = {int(v) for row in episode.rows for v in row.policy_versions if v >= 0}
+    return {
+        "reward": episode.reward,
+        "task_id": episode.task_id,
+        "env": episode.env_id or env_id,
+        "split": task.split,
+        "episode_id": episode.episode_id,
+        "policy_versions": sorted(versions),
+    }
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is null, and with arguments as objects where they are some."""
+    kept = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if calls := kept.pop("tool_calls", None):
+        kept["tool_calls"] = [_call(call) for call in calls]
+    return kept
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call.get("function") or {})
+    with contextlib.suppress(ValueError, TypeError):  # malformed: as it was said
+        arguments = json.loads(function["arguments"])
+        function["arguments"] = arguments if isinstance(arguments, dict) else function["arguments"]
+    return {**call, "function": function}

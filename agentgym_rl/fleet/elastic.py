@@ -1,0 +1,147 @@
+"""A fleet whose servers may come and go during a run; `fleet_members.py` is what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+from agentgym_rl.core.errors import InfraError
+
+from .checks import check_joins, check_seeds
+from .fleet import Fleet
+from .servers import Server
+
+_MOVE_TIMEOUT_S = 5.0
+"""Longest wait for requests to let go of a server that leaves."""
+
+MemberState = Literal["serving", "waiting for weights", "starting", "leaving", "given up"]
+T = TypeVar("T")
+
+
+class ElasticFleet(Fleet):
+    """Changes happen while `watch` runs, and never during a publication."""
+
+    @cached_property
+    def _lives(self) -> Counter[str]:
+        """By name: lives of servers that have left."""
+        return Counter()
+
+    @property
+    def members(self) -> Mapping[str, Server]:
+        """All servers, whatever state they are in."""
+        return self._servers
+
+    @property
+    def version(self) -> int:
+        """The current one."""
+        return self._version
+
+    def state(self, name: str) -> MemberState:
+        """What is to be said of a server."""
+        if name in self.router.serving:
+            return "serving"
+        if name in self._waiting:
+            return "waiting for weights"
+        if name not in self._left and name not in self._supervisors:
+            return "leaving"
+        return "starting" if name in self._left else "given up"
+
+    async def meanwhile(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something that is to end with `watch`, at the latest; its errors are the caller's.
+
+        Raises:
+            InfraError: nobody watches over the servers yet, or no more.
+        """
+        task: asyncio.Task[T | Exception] | None = None
+        with contextlib.suppress(RuntimeError):  # the group is being cancelled
+            if self._tasks is not None:
+                task = self._tasks.create_task(_caught(work), name="engines come and go")
+                await asyncio.wait([task])
+        if task is None or task.cancelled():
+            work.close()
+            raise InfraError("the engines are still being started, or the run is ending")
+        found = task.result()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def enlist(self, *, index: int, url: str = "") -> Server:
+        """One server more, with the checks of the start: brought to the current version before it
+        serves. What fails leaves nothing behind. Call it in `meanwhile`.
+
+        Raises:
+            ProcessDied, EngineError, WeightsError, TimeoutError: it did not come up.
+            ConfigError: it is not what the others are.
+        """
+        server = self._make(index=index, url=url, incarnation=self._incarnation)
+        server.first_life = self._lives[server.name]
+        assert server.name not in self._servers
+        self._servers[server.name] = server
+        self._left.add(server.name)
+        try:
+            await server.start()
+            await server.ready()
+            info = await server.engine.info()
+            if self._agreed is not None:
+                check_joins(server.name, info, self._agreed)
+            check_seeds(self._servers.values())
+            await self._join(server)
+            assert self._tasks is not None
+            self._watch_over(server, self._tasks)
+        except BaseException:
+            self._leave(server)
+            self._left.discard(server.name)
+            await self._release_server(server)
+            raise
+        return server
+
+    async def dismiss(self, name: str) -> None:
+        """A server leaves: requests in flight go on elsewhere with what they have, then it
+        is ended. Waits while a version is published. Call it in `meanwhile`.
+
+        Raises:
+            InfraError: no other one serves; or it is just being started.
+            TimeoutError: a publication took too long.
+        """
+        async with asyncio.timeout(2 * self._config.weights.update_timeout_s):
+            await self._membership.acquire()
+        try:
+            server = self._servers.get(name)
+            if server is None:
+                raise InfraError(f"{name} has left already")
+            if not [other for other in self.router.serving if other != name]:
+                raise InfraError(f"{name} cannot leave: no other engine serves now")
+            if self.state(name) == "starting":
+                raise InfraError(f"{name} is being started: ask again once it serves")
+            self._supervisors.pop(name).cancel()
+            asked = [replica for replica in self.router.replicas if replica.name == name]
+            self._leave(server)
+            self._left.discard(name)
+            await self.followers.all_know()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MOVE_TIMEOUT_S):
+                    while any(replica.load for replica in asked):  # noqa: ASYNC110 - they leave now
+                        await asyncio.sleep(0.01)
+        finally:
+            self._membership.release()
+        await self._release_server(server)
+
+    async def _release_server(self, server: Server) -> None:
+        """It is no member any more, from the first moment on; and end it."""
+        self._lives[server.name] += server.restarts + 1
+        try:
+            await server.release()
+        finally:
+            del self._servers[server.name]
+
+
+async def _caught(work: Coroutine[Any, Any, T]) -> T | Exception:
+    """What came of it: an error is its asker's, and not the run's."""
+    try:
+        return await work
+    except Exception as error:
+        return error

@@ -1,0 +1,85 @@
+"""How busy the engines of a run are, as they say themselves on /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from agentgym_rl.core.engine import EngineLoad
+from agentgym_rl.core.errors import EngineError
+from agentgym_rl.engines.client.client import HttpEngine
+
+log = logging.getLogger(__name__)
+
+Counted = Literal["running", "waiting", "tokens", "put_back", "kv_use"]
+NAMES: Mapping[Counted, tuple[str, ...]] = {
+    "running": ("vllm:num_requests_running", "arl_engine_running"),
+    "waiting": ("vllm:num_requests_waiting", "arl_engine_waiting"),
+    "tokens": ("vllm:generation_tokens_total", "arl_engine_generated_tokens_total"),
+    "put_back": ("vllm:num_preemptions_total",),
+    "kv_use": ("vllm:kv_cache_usage_perc",),
+}
+"""By what is meant: what vLLM and the embedded engine call it (which has no KV memory to fill)."""
+_TIMEOUT_S = 2.0
+
+
+class EngineLoads:
+    """Asks the engines in service; counts on where one was started again."""
+
+    def __init__(self, engines: Callable[[], Mapping[str, HttpEngine]]) -> None:
+        """`engines`: those in service now, by name."""
+        self._engines = engines
+        self._counted: dict[tuple[str, Counted], float] = {}
+        self._total: dict[Counted, float] = {"tokens": 0.0, "put_back": 0.0}
+
+    async def read(self) -> EngineLoad | None:
+        """All of them together; None where there is none, or one does not answer."""
+        counted = await self._ask()
+        if not counted:
+            return None
+        found = [self._named(name, counters) for name, counters in counted.items()]
+        return EngineLoad(
+            engines=len(found),
+            running=sum(each["running"] for each in found),
+            waiting=sum(each["waiting"] for each in found),
+            tokens=self._total["tokens"],
+            put_back=self._total["put_back"],
+            kv_use=max(each["kv_use"] for each in found),
+        )
+
+    async def _ask(self) -> dict[str, Mapping[str, float]]:
+        """What each counts, by name; {} where one does not answer."""
+        asked: dict[str, asyncio.Task[dict[str, float]]] = {}
+        try:
+            async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
+                for name, engine in self._engines().items():
+                    asked[name] = tasks.create_task(engine.counters(), name=f"load of {name}")
+        except* (EngineError, TimeoutError) as group:
+            log.debug("an engine does not say how busy it is: %r", group.exceptions[0])
+            asked.clear()
+        return {name: task.result() for name, task in asked.items()}
+
+    def _named(self, engine: str, counters: Mapping[str, float]) -> dict[Counted, float]:
+        found: dict[Counted, float] = {
+            key: sum(counters.get(name, 0.0) for name in names) for key, names in NAMES.items()
+        }
+        totals: tuple[Counted, ...] = ("tokens", "put_back")
+        for key in totals:
+            before = self._counted.get((engine, key), found[key])
+            again = found[key] < before  # it has begun at 0 again
+            self._total[key] += found[key] - (0.0 if again else before)
+            self._counted[engine, key] = found[key]
+        return found
+
+
+async def requests_of(engine: HttpEngine) -> int | None:
+    """How many it has, in line or running; None if it does not say."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            counters = await engine.counters()
+    except (EngineError, TimeoutError):
+        return None
+    names = (*NAMES["running"], *NAMES["waiting"])
+    return round(sum(counters.get(name, 0.0) for name in names))

@@ -1,0 +1,172 @@
+"""A client's JSON schema as an engine is given it: what a grammar needs of it, and within bounds.
+
+Engines compile schemas beside what they sample, vLLM even in the event loop of its server, and some
+schemas take minutes: what is known to is refused here.
+
+Writing grammars in Lark as llguidance reads it: text for an engine, nothing is compiled here.
+
+https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md. Literal text is spelled with the
+tokenizer's added tokens where it has them ("<tool_call>"): to llguidance those that look like tags
+are no text, and no expression but their id stands for them. So JSON strings and free text cannot
+hold them either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
+"""Keywords that say nothing of what is valid."""
+
+MAX_DEPTH = 100
+"""Of objects and arrays; llguidance reads 128, a few of them ours."""
+MAX_PROPERTIES = 500
+"""Of one object; a thousand take seconds to compile."""
+MULTIPLES = (0.0001, 10_000)
+"""Least and greatest `multipleOf`; 1234567 was not compiled after minutes."""
+_NAMED = ("properties", "$defs", "definitions")
+_HOLDERS = ("items", "prefixItems", "anyOf", "oneOf")
+_OPENS = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
+_COMPOSES = frozenset({"anyOf", "oneOf", "$ref", "if"})
+
+
+def prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects that list their properties and say nothing of others have no others: a model held to
+    the schema would make some up. Where parts of a schema see each other's properties as others,
+    it is left open.
+
+    Raises:
+        ValueError: it is too deep, or asks for what takes too long to compile.
+    """
+    _check(schema)
+    return _trimmed(schema, close=not any(map(_composes, _objects(schema))))
+
+
+def _check(schema: Mapping[str, Any]) -> None:
+    low, high = MULTIPLES
+    for part in _objects(schema):
+        properties, step = part.get("properties"), part.get("multipleOf")
+        if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
+            count = len(properties)
+            raise ValueError(f"an object has {count} properties, allowed: {MAX_PROPERTIES}")
+        if isinstance(step, int | float) and not low <= step <= high:
+            raise ValueError(f"multipleOf: got {step}, allowed: {low} to {high}")
+
+
+def _objects(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Every object within, whatever it means."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the schema is nested too deeply, allowed: {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from _objects(item, depth + 1)
+
+
+def _composes(part: Mapping[str, Any]) -> bool:
+    return "allOf" in part or ("properties" in part and not _COMPOSES.isdisjoint(part))
+
+
+def _trimmed(value: Any, *, close: bool) -> Any:
+    if isinstance(value, list):
+        return [_trimmed(item, close=close) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inside: dict[str, Any] = {}
+    for name, field in value.items():
+        if name in _NAMED and isinstance(field, dict):  # what is inside are names, no keywords
+            inside[name] = {key: _trimmed(one, close=close) for key, one in field.items()}
+        elif name in _HOLDERS:
+            inside[name] = _trimmed(field, close=close)
+        elif name not in NOTES:
+            inside[name] = field
+    lists = isinstance(value.get("properties"), dict) and _OPENS.isdisjoint(value)
+    return {**inside, "additionalProperties": False} if close and lists else inside
+
+
+SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""Between the parts of JSON: as templates and Python write it. Left to itself, a model that has
+nothing to say may write white space until it is cut."""
+MAX_CHARACTERS = 100_000
+"""Of a grammar, which is compiled whole; schemas have most of them, without their descriptions."""
+_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
+
+
+class Lark:
+    """A grammar in the making. `added`: the added tokens of the tokenizer, text to id."""
+
+    def __init__(self, added: Mapping[str, int]) -> None:
+        self._added = added
+        texts = sorted(map(re.escape, added), key=len, reverse=True)
+        self._tags = re.compile("|".join(texts) or r"(?!)")
+        self._rules: dict[str, str] = {}
+
+    def exactly(self, text: str) -> str:
+        """This text."""
+        parts: list[str] = []
+        at = 0
+        for tag in self._tags.finditer(text):
+            parts += [_quoted(text[at : tag.start()])] if tag.start() > at else []
+            parts.append(f"({self.token(self._added[tag[0]])} | {_quoted(tag[0])})")
+            at = tag.end()
+        parts += [_quoted(text[at:])] if at < len(text) else []
+        return " ".join(parts) or '""'
+
+    def token(self, id: int) -> str:
+        """This very token."""
+        return f"<[{id}]>"
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """JSON that is valid under `schema`.
+
+        Raises:
+            ValueError: see `grammar_schema.prepared`.
+        """
+        spaced = {**prepared(schema), "x-guidance": SEPARATORS}
+        return self._rule("json", f"%json {json.dumps(spaced)}")
+
+    def text_to(self, end: str, *barred: str) -> str:
+        """Text, possibly none, and then `end`, which stands nowhere before, as none of `barred`
+        does.
+
+        One terminal where it can be: a lexer goes on with text as long as it may, and so would
+        take the beginning of `end` for more of it.
+        """
+        tags = "|".join(_META.sub(r"\\\g<0>", tag) for tag in (end, *barred))
+        if end in self._added:
+            text = self._rule("TEXT", rf"/(?s:.*)/ & ~/(?s:.*)({tags})(?s:.*)/")
+            return f"{text} {self.token(self._added[end])}"
+        last = _META.sub(r"\\\g<0>", end)
+        return self._rule("TEXT", rf"/(?s:.*){last}/ & ~/(?s:.*)({tags})(?s:.+)/")
+
+    def any_of(self, choices: Sequence[str]) -> str:
+        """One of these expressions."""
+        return choices[0] if len(choices) == 1 else f"({' | '.join(choices)})"
+
+    def rule(self, expression: str) -> str:
+        """A name for an expression."""
+        return self._rule("part", expression)
+
+    def written(self, start: str) -> str:
+        """The whole: what `start` stands for.
+
+        Raises:
+            ValueError: it is too long.
+        """
+        lines = [f"{name}: {rule}" for rule, name in self._rules.items()]
+        text = "\n".join([f"start: {start}", *lines]) + "\n"
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"the grammar has {len(text)} characters, allowed: {MAX_CHARACTERS}")
+        return text
+
+    def _rule(self, kind: str, expression: str) -> str:
+        """The rule for an expression; the same one for the same."""
+        return self._rules.setdefault(expression, f"{kind}_{len(self._rules)}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

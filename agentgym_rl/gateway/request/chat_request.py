@@ -1,0 +1,281 @@
+"""Chat completion requests: what is read, what is refused, what is ignored.
+
+Ignored, because they cannot change a reply here: user, metadata, store, service_tier,
+safety_identifier, prompt_cache_key, prompt_cache_retention, verbosity, `strict` of a tool. Every
+other parameter is honoured or refused by name: an agent must not believe in an option that does
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from agentgym_rl.core.chat import text_message
+from agentgym_rl.gateway.errors import bad_request, unsupported
+from agentgym_rl.gateway.template.template import RESERVED
+
+from .fields import boolean, given_fields, integer, number
+from .reply_form import (
+    ReplyForm,
+    ToolChoice,
+    form_of,
+    read_format,
+    read_tool_choice,
+)
+
+_IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "verbosity",
+    }
+)
+_READ = frozenset(
+    {
+        *("model", "messages", "tools", "tool_choice", "parallel_tool_calls"),
+        *("stream", "stream_options", "max_tokens", "max_completion_tokens"),
+        *("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "top_logprobs"),
+        *("n", "response_format", "modalities"),
+        *("presence_penalty", "frequency_penalty", "logit_bias"),
+        *("chat_template_kwargs", "reasoning_effort"),
+    }
+)
+MAX_SAMPLES = 128
+"""As in OpenAI."""
+MAX_KWARGS_BYTES = 10_000
+"""Of the template's arguments, as JSON."""
+MAX_TOP_K = 2**31 - 1
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
+"""What engines read as numbers of 32 and 64 bits."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class ChatRequest(Struct, frozen=True, kw_only=True):
+    """A request this gateway can honour in full."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None
+    calls: bool
+    """Whether tool calls are read from the reply (not with tool_choice "none")."""
+    one_call: bool
+    """Whether only the first tool call is returned (parallel_tool_calls false)."""
+    n: int
+    """Samples wanted: so many choices, each a turn of its own."""
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template: `chat_template_kwargs` and `reasoning_effort`."""
+    prompt: str | Sequence[int] | None = None
+    """What to continue as it is, text or token ids, with no template; `messages` then only shows
+    it to people."""
+    form: ReplyForm | None = None
+    """What the reply is held to, if it is to anything."""
+    return_token_ids: bool = False
+    """Whether choices carry the ids of prompt and reply."""
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Read and check a request.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    return request_of(given_fields(body))
+
+
+def request_of(
+    given: Mapping[str, Any], *, before: Sequence[Mapping[str, Any]] = ()
+) -> ChatRequest:
+    """Check the parameters of a request; `before` are messages that go before those given, and
+    that have been checked.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    _refuse(given)
+    stream = boolean(given, "stream", False)
+    tools = _tools(given.get("tools"))
+    choice = read_tool_choice(given.get("tool_choice"), tools)
+    max_tokens = integer(given, "max_completion_tokens", low=1)
+    if max_tokens is None:
+        max_tokens = integer(given, "max_tokens", low=1)
+    return ChatRequest(
+        messages=checked_messages(given.get("messages"), before),
+        tools=tools,
+        calls=tools is not None and choice.reads,
+        one_call=(one_call := not boolean(given, "parallel_tool_calls", True)),
+        n=_samples(given),
+        stream=stream,
+        include_usage=_include_usage(given, stream),
+        logprobs=boolean(given, "logprobs", False),
+        max_tokens=max_tokens,
+        temperature=number(given, "temperature", low=0.0, high=2.0),
+        top_p=_default(number(given, "top_p", low=0.0, high=1.0), 1.0),
+        top_k=max(integer(given, "top_k", low=-1, high=MAX_TOP_K) or 0, 0),
+        seed=integer(given, "seed", low=MIN_SEED, high=MAX_SEED),
+        stop=_stop(given.get("stop")),
+        template_kwargs=_template_kwargs(given),
+        form=_form(given, choice, tools, one_call=one_call),
+    )
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuse what is unknown, and the values of known parameters that cannot be honoured."""
+    for name in given:
+        if name not in _READ and name not in _IGNORED:
+            raise unsupported(name, "this endpoint does not know it")
+    if integer(given, "top_logprobs", low=0):
+        raise unsupported("top_logprobs", "only the sampled token's log-prob is recorded")
+    if given.get("modalities", ["text"]) != ["text"]:
+        raise unsupported("modalities", "text only")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if given.get(name, 0) != 0:
+            raise unsupported(name, "penalties would bias the recorded log-probs; allowed: 0")
+    if given.get("logit_bias"):
+        raise unsupported("logit_bias", "it would bias the recorded log-probs")
+
+
+def _form(
+    given: Mapping[str, Any],
+    choice: ToolChoice,
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    one_call: bool,
+) -> ReplyForm | None:
+    wanted = given.get("response_format", {"type": "text"})
+    schema = read_format(wanted, "response_format", nested=True)
+    return form_of(choice, tools, schema, one_call=one_call, schema_param="response_format")
+
+
+def checked_messages(
+    value: Any, before: Sequence[Mapping[str, Any]] = ()
+) -> list[Mapping[str, Any]]:
+    """The messages of a request, behind those `before`, which have been checked.
+
+    Raises:
+        ApiError: 400, naming the one that is wrong.
+    """
+    if not isinstance(value, list) or not (value or before):
+        raise bad_request("messages must be a non-empty array.", param="messages")
+    numbered = enumerate(value, len(before))
+    return [*before, *(_message(item, f"messages[{index}]") for index, item in numbered)]
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    role = value.get("role") if isinstance(value, dict) else None
+    if role not in _ROLES:
+        raise bad_request(f"{where}.role: got {role!r}, allowed: {', '.join(_ROLES)}", param=where)
+    content = value.get("content")
+    if isinstance(content, list):
+        try:
+            text_message(value)
+        except ValueError as error:
+            raise bad_request(f"{where}.{error}", param=where) from error
+    elif content is not None and not isinstance(content, str):
+        raise bad_request(f"{where}.content must be a string or an array.", param=where)
+    for name in ("name", "tool_call_id"):
+        if not isinstance(value.get(name) or "", str):
+            raise bad_request(f"{where}.{name} must be a string.", param=where)
+    if role == "assistant":
+        _check_functions(value.get("tool_calls"), f"{where}.tool_calls")
+    return {**value, "role": "system"} if role == "developer" else value
+
+
+def _tools(value: Any) -> list[dict[str, Any]] | None:
+    _check_functions(value, "tools")
+    return [_shown(tool) for tool in value or ()] or None
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    """Without `strict`, which says nothing to a model: some SDKs add it to every tool."""
+    function = tool["function"]
+    if "strict" not in function:
+        return tool
+    return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}
+
+
+def _check_functions(value: Any, where: str) -> None:
+    if value is not None and not isinstance(value, list):
+        raise bad_request(f"{where} must be an array.", param=where)
+    for item in value or ():
+        function = item.get("function") if isinstance(item, dict) else None
+        if not (isinstance(function, dict) and isinstance(function.get("name"), str)):
+            raise bad_request(f"{where}: every entry needs function.name.", param=where)
+        if item.get("type", "function") != "function":
+            raise bad_request(f"{where}: got type {item['type']!r}, allowed: function", param=where)
+
+
+def _template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As vLLM reads them: an effort is an argument too, and "none" also turns thinking off."""
+    kwargs = given.get("chat_template_kwargs", {})
+    if not isinstance(kwargs, dict):
+        raise bad_request("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise bad_request(
+            f"chat_template_kwargs: {taken[0]!r} is not the client's to set",
+            param="chat_template_kwargs",
+        )
+    if kwargs and (size := len(msgspec.json.encode(kwargs))) > MAX_KWARGS_BYTES:
+        raise bad_request(
+            f"chat_template_kwargs: got {size} bytes, allowed: {MAX_KWARGS_BYTES}; the template is "
+            "tried out with them, in dozens of conversations",
+            param="chat_template_kwargs",
+        )
+    return {**effort_kwargs(given.get("reasoning_effort"), "reasoning_effort"), **kwargs}
+
+
+def effort_kwargs(effort: Any, param: str) -> dict[str, Any]:
+    """Template arguments for how much the model is to think; `param` is where it was said."""
+    if effort is None:
+        return {}
+    if effort not in _EFFORTS:
+        why = f"{param}: got {effort!r}, allowed: {', '.join(_EFFORTS)}"
+        raise bad_request(why, param=param)
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinks}
+
+
+def _samples(given: Mapping[str, Any]) -> int:
+    samples = integer(given, "n", low=1) or 1
+    if samples > MAX_SAMPLES:
+        raise bad_request(f"n: got {samples}, allowed: 1 to {MAX_SAMPLES}", param="n")
+    return samples
+
+
+def _include_usage(given: Mapping[str, Any], stream: bool) -> bool:
+    options = given.get("stream_options")
+    if options is None:
+        return False
+    if not stream or not isinstance(options, dict):
+        raise bad_request("stream_options is an object, and needs stream.", param="stream_options")
+    return bool(options.get("include_usage"))
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value or []
+    if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
+        raise bad_request("stop must be a string or an array of strings.", param="stop")
+    if len(texts) > 4:
+        raise bad_request(f"stop: got {len(texts)} strings, allowed: 4", param="stop")
+    return tuple(texts)
+
+
+def _default(value: float | None, default: float) -> float:
+    return default if value is None else value

@@ -1,0 +1,77 @@
+"""Reading the parameters of a request, whatever its dialect: each is what it must be, or a 400
+that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.gateway.errors import bad_request
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """What a JSON body says.
+
+    Raises:
+        ApiError: 400, it is no JSON object.
+    """
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"The request body is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise bad_request("The request body must be a JSON object.")
+    return raw
+
+
+def given_fields(body: bytes) -> dict[str, Any]:
+    """The parameters of a JSON body; those that are null are as good as left out.
+
+    Raises:
+        ApiError: 400, it is no JSON object.
+    """
+    return {name: value for name, value in json_object(body).items() if value is not None}
+
+
+def boolean(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    """true or false."""
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise bad_request(f"{name} must be true or false.", param=name)
+    return value
+
+
+def integer(
+    given: Mapping[str, Any], name: str, *, low: int | None = None, high: int | None = None
+) -> int | None:
+    """A whole number of at least `low` and at most `high`; None if it was left out."""
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise bad_request(f"{name}: got {value!r}, expected an integer", param=name)
+    if low is not None and value < low:
+        raise bad_request(f"{name}: got {value}, expected at least {low}", param=name)
+    if high is not None and value > high:
+        raise bad_request(f"{name}: got {value}, expected at most {high}", param=name)
+    return value
+
+
+def number(given: Mapping[str, Any], name: str, *, low: float, high: float) -> float | None:
+    """A number between `low` and `high`; None if it was left out."""
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise bad_request(f"{name}: got {value!r}, expected {low:g} to {high:g}", param=name)
+    return float(value)
+
+
+def string(given: Mapping[str, Any], name: str) -> str | None:
+    """A string; None if it was left out."""
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise bad_request(f"{name} must be a string.", param=name)
+    return value

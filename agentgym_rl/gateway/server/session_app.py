@@ -1,0 +1,307 @@
+"""The endpoint as a bare ASGI callable, whoever answers.
+
+    POST the path of a dialect    streamed or not; the API key names the session
+    POST the path of a question   answered at once
+    GET  /v1/models, /v1/models/NAME, /health, /openapi.json; HEAD, too
+
+Clients that cannot set a key put it into the path: /s/KEY/v1/chat/completions.
+
+A turn is recorded before the bytes that end its reply leave, so that whatever a client saw whole
+is in the record. A turn whose client hangs up first goes on for `gateway.disconnect_grace_s`, for
+the client may ask again; then it is aborted and leaves only a count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.errors import ContextLengthError, EngineError, too_slow
+from agentgym_rl.gateway.dialects import Dialect, Question, Route
+from agentgym_rl.gateway.errors import (
+    ApiError,
+    bad_request,
+    engine_failed,
+    session_closed,
+    too_busy,
+    turn_timed_out,
+    wrong_method,
+)
+from agentgym_rl.gateway.exchange import Asked, ClientGone, Exchange
+from agentgym_rl.gateway.session.session import Session
+from agentgym_rl.gateway.session.session_table import SessionTable
+from agentgym_rl.runtime.http_server import Receive, Scope, Send, header, reply
+from agentgym_rl.runtime.pausable_clock import ENGINES
+
+from .intake import beside, body_of, key_of
+from .openapi import document
+
+_log = logging.getLogger(__name__)
+
+_DESCRIPTION = "/openapi.json"
+_MODELS = "/v1/models"
+_ANTHROPIC = "/v1/messages"
+"""Whose clients say `anthropic-version` on every path, and read no other error."""
+
+
+class SessionApp(ABC):
+    """Answers the requests of `sessions`; where the replies come from is `answer`."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        routes: tuple[Route, ...],
+        *,
+        config: GatewayConfig,
+        model_name: str,
+        about_model: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._sessions = sessions
+        self._routes: Mapping[str, Route] = {route.path: route for route in routes}
+        self._config = config
+        self._model_name = model_name
+        self._about_model = about_model
+        self._num_requests = 0
+
+    @abstractmethod
+    async def answer(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange
+    ) -> None:
+        """Answer a request body: whole, or with events.
+
+        Raises:
+            ApiError: what the agent is told.
+            EngineError, TimeoutError: infrastructure failed.
+        """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "serve the gateway with lifespan and websockets off"
+        path, key = _address(scope)
+        api = self._api(path, scope)
+        send = _named(send, Route.request_id if api is None else api.request_id)
+        if scope["method"] == "HEAD":
+            send = _without_body(send)
+        try:
+            if api is not None and api.path == path and scope["method"] == "POST":
+                await self._post(api, key, scope, receive, send)
+            else:
+                await reply(send, 200, self._get(scope["method"], path))
+        except ApiError as error:
+            body = msgspec.json.encode(error.body) if api is None else api.error(error)
+            await reply(send, error.status, body, headers=error.headers)
+        except ConnectionError:
+            _log.debug("a client hung up before its reply was complete")
+
+    def _api(self, path: str, scope: Scope) -> Route | None:
+        """Return the route of a path, or the one whose API it belongs to, and so its errors."""
+        if header(scope, b"anthropic-version"):
+            path = path if path in self._routes else _ANTHROPIC
+        while path and path not in self._routes:
+            path = path.rpartition("/")[0]
+        return self._routes.get(path)
+
+    def _get(self, method: str, path: str) -> bytes:
+        model = {"id": self._model_name, "object": "model", "owned_by": "agentgym-rl", "created": 0}
+        model |= self._about_model
+        routes = {
+            "/health": {},
+            _MODELS: {"object": "list", "data": [model]},
+            f"{_MODELS}/{self._model_name}": model,
+        }
+        if path in self._routes:
+            raise wrong_method(method, path, allowed="POST")
+        name = path.removeprefix(f"{_MODELS}/")
+        if name != path and name != self._model_name:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; there is {self._model_name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+        if path != _DESCRIPTION and path not in routes:
+            there_are = [f"POST {path}" for path in self._routes] + [f"GET {p}" for p in routes]
+            raise ApiError(
+                404,
+                f"No route {method} {path}; there are {', '.join(there_are)}.",
+                code="not_found",
+            )
+        if method not in ("GET", "HEAD"):
+            raise wrong_method(method, path, allowed="GET, HEAD")
+        if path == _DESCRIPTION:
+            return msgspec.json.encode(document(self._routes, model=self._model_name))
+        return msgspec.json.encode(routes[path])
+
+    async def _post(
+        self, route: Route, key: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        session = self._sessions.authenticate(key)
+        body = await body_of(receive, limit_bytes=self._config.max_body_bytes)
+        if isinstance(route, Dialect):
+            await self._turn(route, session, body, scope, receive, send)
+        elif isinstance(route, Question):
+            self._admit(session)
+            try:
+                answer = await self._at_once(route, session, body)
+            finally:
+                self._num_requests -= 1
+            await reply(send, 200, answer)
+
+    async def _at_once(self, question: Question, session: Session, body: bytes) -> bytes:
+        with _Blame(session):
+            async with ENGINES.timeout(session.turn_timeout_s):
+                return await question.answer(session, body)
+
+    async def _turn(
+        self,
+        dialect: Dialect,
+        session: Session,
+        body: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        num_new = session.bodies.num_new(body)
+        digest = await beside(num_new, session.bodies.digest, body)
+        asked = Asked.of(scope, dialect.path, digest, num_new)
+        earlier = session.exchanges.earlier(asked)
+        if earlier is not None:
+            session.counters["joined_retries"] += 1
+            return await earlier.follow(receive, send, timeout_s=session.turn_timeout_s)
+        self._admit(session)
+        exchange = session.exchanges.open(asked, send)
+        try:
+            await self._attend(session, dialect, body, exchange, receive)
+        except ApiError as error:
+            event = exchange.error_event(error) or dialect.error_event(error)
+            await exchange.fail(error, body=dialect.error(error), event=event)
+        finally:
+            session.exchanges.close(exchange)
+            self._num_requests -= 1
+
+    async def _attend(
+        self, session: Session, dialect: Dialect, body: bytes, exchange: Exchange, receive: Receive
+    ) -> None:
+        """Answer under the session's turn deadline, and only while a client may want it.
+
+        Raises:
+            ApiError: what to say instead.
+            ClientGone: the client hung up, and did not come back.
+        """
+        grace_s = self._config.disconnect_grace_s if exchange.asked.may_come_again else 0.0
+        with _Blame(session):
+            async with ENGINES.timeout(session.turn_timeout_s) as deadline:
+                session.begin(deadline)
+                try:
+                    async with asyncio.TaskGroup() as tasks:
+                        watcher = tasks.create_task(exchange.outlive(receive, grace_s=grace_s))
+                        await self.answer(session, dialect, body, exchange)
+                        watcher.cancel()
+                except BaseExceptionGroup as group:
+                    raise group.exceptions[0] from None
+                finally:
+                    session.end(deadline)
+
+    def _admit(self, session: Session) -> None:
+        """Count a request in; whoever does counts it out.
+
+        Raises:
+            ApiError: 429, there are too many at once; 403, the session has had all its turns.
+        """
+        config = self._config
+        if session.num_turns >= config.max_session_turns:
+            raise ApiError(
+                403,
+                f"This session has had its {config.max_session_turns} turns "
+                "(gateway.max_session_turns).",
+                code="session_limit",
+            )
+        if session.exchanges.num_open >= config.max_session_requests:
+            raise too_busy("this session", config.max_session_requests, "max_session_requests")
+        if self._num_requests >= config.max_requests:
+            raise too_busy("the gateway", config.max_requests, "max_requests")
+        self._num_requests += 1
+
+
+def _named(send: Send, header_name: str) -> Send:
+    """Replies carry an id of their request, for people who compare logs."""
+
+    def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            name = (header_name.encode(), f"req_{secrets.token_hex(12)}".encode())
+            message = {**message, "headers": [*message["headers"], name]}
+        return send(message)
+
+    return sending
+
+
+def _without_body(send: Send) -> Send:
+    """The answer to HEAD: what GET would say of its body, and no body."""
+
+    def sending(message: MutableMapping[str, Any]) -> Awaitable[None]:
+        return send({**message, "body": b""} if "body" in message else message)
+
+    return sending
+
+
+def _address(scope: Scope) -> tuple[str, str]:
+    """The path of a request and its API key: `Authorization: Bearer KEY`, `x-api-key: KEY`, or
+    /s/KEY before the path."""
+    path: str = scope["path"]
+    if path.startswith("/s/"):
+        key, slash, rest = path[3:].partition("/")
+        return slash + rest, key
+    return path, key_of(scope)
+
+
+class _Blame:
+    """Notes in the session whose fault a failed turn was, and says it as an API error."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        said = None if error is None else _said(self._session, error)
+        if said is not None:
+            raise said from error
+
+
+def _said(session: Session, error: BaseException) -> ApiError | None:
+    """What a client is told of an error, which is noted; None: the error itself says it."""
+    if isinstance(error, ClientGone | asyncio.CancelledError):
+        session.counters["undelivered_turns"] += 1
+        return None
+    if isinstance(error, ApiError):
+        if error.code == "context_length_exceeded":
+            session.overflow(str(error))
+        return None
+    if isinstance(error, ContextLengthError):  # the engine's own limit is the tighter one
+        session.overflow(str(error))
+        return bad_request(str(error), param="messages", code="context_length_exceeded")
+    if isinstance(error, EngineError):
+        session.fail(str(error))
+        return engine_failed(str(error))
+    if isinstance(error, TimeoutError):
+        if session.closed:
+            session.counters["undelivered_turns"] += 1
+            return session_closed()
+        limit_s = session.turn_timeout_s
+        session.fail(too_slow("the model's reply", "rollout.turn_timeout_s", limit_s))
+        return turn_timed_out(session.turn_timeout_s)
+    if isinstance(error, Exception):  # a bug of ours must not become a reward of 0
+        _log.exception("the gateway failed in session %s", session.id, exc_info=error)
+        session.fail(f"gateway: {error!r}")
+        return engine_failed(f"The gateway failed: {error!r}")
+    return None

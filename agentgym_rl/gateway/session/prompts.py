@@ -1,0 +1,271 @@
+"""The exact tokens a request is answered from: those of the turns before, plus what is new."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
+from agentgym_rl.gateway.messages import message_key, text_of, thoughts_of, with_thoughts
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.server.intake import INLINE_SIZE, beside
+from agentgym_rl.gateway.template import render_check as canary
+from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
+
+from .session import Session
+from .tree import Context, ForkCause, Place, Sampled
+
+ThinkingHistory = Literal["as_generated", "template"]
+
+_MESSAGE_SIZE = 50
+"""What a message takes to render beside its text, in characters."""
+_PLACE_SIZE = 20
+"""What a message takes to be looked up in the tree, in characters."""
+
+
+async def prepare_context(
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int = 0
+) -> tuple[Context, Prompt]:
+    """The node a reply to `request` hangs on, and the engine's input. `size`: bytes of the request
+    that were read for the first time.
+
+    Raises:
+        ApiError: 400 when the template refuses the messages or no room is left to sample.
+    """
+    if request.prompt is not None:
+        return await _raw_context(session, chat, request.prompt, max_model_len=max_model_len)
+    with _nesting_refused():
+        looks = size + _PLACE_SIZE * len(request.messages)
+        place = await beside(looks, session.locate, request)
+    session.take(place)
+    context = place.known
+    if context is None:
+        new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
+        context = session.tree.extend(place, new.ids, base=new.base, cause=new.cause)
+    prompt = context.path
+    if len(prompt) >= max_model_len:
+        raise context_overflow(max_model_len, len(prompt))
+    if context.base is not None and session.draws_canary():
+        kwargs = session.template_kwargs(request)
+        fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
+        session.add_canary(canary.start(chat, fed, size=size))
+    return context, prompt
+
+
+async def _raw_context(
+    session: Session, chat: ChatFormat, prompt: str | Sequence[int], *, max_model_len: int
+) -> tuple[Context, Prompt]:
+    """The node for a prompt that no template writes. It stands on an earlier turn if it continues
+    its very tokens; a text is never fitted to them, its own tokens are what counts."""
+    if isinstance(prompt, str):
+        try:
+            ids = await beside(len(prompt), chat.encode_raw, prompt, most=max_model_len)
+        except TooLong as error:
+            raise _overflow(error, max_model_len, param="prompt") from error
+    else:
+        ids = list(prompt)
+    if len(ids) >= max_model_len:
+        raise context_overflow(max_model_len, len(ids), param="prompt")
+    base, start = await beside(8 * len(ids), session.tree.longest_beginning, ids)
+    return session.tree.continue_ids(ids, base, start), Prompt(ids)
+
+
+@contextmanager
+def _nesting_refused() -> Iterator[None]:
+    """Tools and arguments that are nested too deeply for a JSON writer are the client's fault."""
+    try:
+        yield
+    except RecursionError as error:
+        raise bad_request("tools or arguments are nested too deeply", param="tools") from error
+
+
+async def count_prompt(
+    session: Session, chat: ChatFormat, request: ChatRequest, *, max_model_len: int, size: int
+) -> int:
+    """Tokens that a reply to `request` would be sampled from; asking leaves no trace.
+
+    Raises:
+        ApiError: 400 when the template refuses the messages, or they are so long that they are
+            not counted.
+    """
+    with _nesting_refused():
+        looks = size + _PLACE_SIZE * len(request.messages)
+        place = await beside(looks, session.locate, request)
+    if place.known is not None:
+        return len(place.known.path)
+    new = await _tokenise(_writer(session, chat, request, place, max_model_len), size)
+    return len(new.ids) + (0 if new.base is None else len(new.base.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """Tokens to add, behind `base` or as a whole prompt; and why not behind the last turn."""
+
+    ids: list[int]
+    base: Sampled | None = None
+    cause: ForkCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes what a request adds to a place of the tree."""
+
+    chat: ChatFormat
+    place: Place
+    tools: Sequence[Mapping[str, Any]] | None
+    kwargs: Mapping[str, Any]
+    thinking: ThinkingHistory
+    most: int
+    """Tokens that there is room for."""
+
+    def size(self) -> int:
+        """Return about how many characters `write` renders, but for the tools; or that there are
+        too many to count."""
+        place = self.place
+        alone = (
+            isinstance(place.anchor, Sampled)
+            and self.thinking != "template"
+            and self.chat.shape(self.kwargs).rung == "sentinel"
+            and self._is_local()
+        )
+        size = 0
+        for message in place.tail if alone else place.messages:
+            size += _num_chars(message)
+            if size >= INLINE_SIZE:
+                break
+        return size
+
+    def write(self) -> _New:
+        """Continue the last turn found if that can be done; else render everything.
+
+        Raises:
+            ValueError: the template refuses the messages.
+        """
+        base = self.place.anchor
+        if not isinstance(base, Sampled):
+            return _New(self._whole())
+        if self.thinking == "template" and (ids := self._without_thoughts(base)) is not None:
+            return _shared(base, ids, "think_drop")
+        tail = self._tail(base) if self._is_local() else None
+        if tail is None:
+            return _shared(base, self._whole(), "template")
+        glued = self._glued(base, tail)
+        return _shared(base, self._whole(), "seam") if glued is None else _New(glued, base)
+
+    def _whole(self) -> list[int]:
+        return self.chat.prompt(self.place.messages, self.tools, self.kwargs, most=self.most)
+
+    def _is_local(self) -> bool:
+        """Whether the new messages change nothing that the template wrote before them."""
+        tail = self.place.tail
+        if any(m["role"] == "system" for m in tail) and self.chat.moves_systems(
+            self.place.messages, self.tools
+        ):
+            return False
+        return self.place.edited is None or self.chat.shape(self.kwargs).edits
+
+    def _tail(self, base: Sampled) -> list[int] | None:
+        """The tokens that follow the turn, from the first rung whose rendering is not refused."""
+        chat, place = self.chat, self.place
+        for rung in chat.shape(self.kwargs).rungs:
+            try:
+                if rung == "sentinel":
+                    said, new = base.message, place.tail
+                    return chat.suffix(said, new, self.tools, self.kwargs, most=self.most)
+                said, count = place.messages, len(place.tail)
+                return chat.counted_suffix(said, count, self.tools, self.kwargs, most=self.most)
+            except ValueError:  # of roles in an odd order, say; the whole may still be accepted
+                continue
+        return None
+
+    def _glued(self, base: Sampled, tail: list[int]) -> list[int] | None:
+        """The tail behind what was sampled; None if the two do not fit.
+
+        A turn that was cut (length, stop string) never ended itself: the template's end follows.
+        A token that ends this turn and opens the next one is there once.
+        """
+        last = base.ids[-1] if base.ids else None
+        if self.chat.close_id is not None:
+            return tail if last == self.chat.close_id else [self.chat.close_id, *tail]
+        if last not in self.chat.opener_ids:
+            return tail
+        return tail[1:] if tail[:1] == [last] else None
+
+    def _without_thoughts(self, base: Sampled) -> list[int] | None:
+        """The whole prompt, if a user speaks and the template then leaves out what the turns
+        to be continued thought."""
+        if not any(message["role"] == "user" for message in self.place.tail):
+            return None
+        kept = {node.key for node in _path(base) if thoughts_of(node.message)}
+        if not kept:
+            return None
+        mark = secrets.token_hex(8)  # a thought's own words may stand elsewhere too
+        said = self.place.messages[: len(self.place.messages) - len(self.place.tail)]
+        marked = [
+            with_thoughts(message, f"{mark}{index}") if message_key(message) in kept else message
+            for index, message in enumerate(said)
+        ]
+        shown = self._rendered([*marked, *self.place.tail])
+        thoughts = [mine for mine, message in zip(marked, said, strict=True) if mine is not message]
+        if all(thoughts_of(message) in shown for message in thoughts):
+            return None
+        return self.chat.encode(self._rendered(self.place.messages), most=self.most)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self.chat.render(messages, self.tools, kwargs=self.kwargs)
+
+
+def _writer(
+    session: Session, chat: ChatFormat, request: ChatRequest, place: Place, max_model_len: int
+) -> _Writer:
+    kwargs = session.template_kwargs(request)
+    thinking = session.config.thinking_history
+    return _Writer(chat, place, request.tools, kwargs, thinking, max_model_len)
+
+
+def _shared(last: Sampled, ids: list[int], cause: ForkCause) -> _New:
+    """A prompt rendered anew, standing on those turns before it whose very tokens it repeats."""
+    base, start = None, 0
+    for node in reversed(_path(last)):
+        own = node.context.ids + node.ids
+        if ids[start : start + len(own)] != own:
+            break
+        base, start = node, start + len(own)
+    return _New(ids[start:], base, cause)
+
+
+def _path(node: Sampled | None) -> list[Sampled]:
+    """The turns whose tokens it stands on, itself first."""
+    found: list[Sampled] = []
+    while node is not None:
+        found.append(node)
+        node = node.context.base
+    return found
+
+
+async def _tokenise(writer: _Writer, size: int) -> _New:
+    """Write; `size`: bytes of the request that were read for the first time."""
+    try:
+        if size < INLINE_SIZE:
+            size = writer.size() if writer.chat.is_probed(writer.kwargs) else INLINE_SIZE
+        return await beside(size, writer.write)
+    except TooLong as error:
+        raise _overflow(error, writer.most) from error
+    except (ValueError, RecursionError) as error:
+        raise bad_request(str(error), param="messages") from error
+
+
+def _overflow(error: TooLong, max_model_len: int, param: str = "messages") -> ApiError:
+    return context_overflow(max_model_len, error.num_tokens, at_least=True, param=param)
+
+
+def _num_chars(message: Mapping[str, Any]) -> int:
+    """Return how much there is to read in a message, with what it says in calls."""
+    calls = message.get("tool_calls") or ()
+    arguments = (call["function"].get("arguments") for call in calls)
+    said = sum(len(text) for text in arguments if isinstance(text, str))
+    return _MESSAGE_SIZE + said + len(text_of(message.get("content")))

@@ -1,0 +1,294 @@
+"""What is counted of a session.
+
+Sessions: the gateway's view of an episode, opened with a secret that opens nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from agentgym_rl.config import GatewayConfig
+from agentgym_rl.core.engine import UNKNOWN_VERSION
+from agentgym_rl.core.trajectory import NO_CREDIT, Credit, Row
+from agentgym_rl.gateway.exchange import Exchanges
+from agentgym_rl.gateway.request.chat_request import ChatRequest
+from agentgym_rl.gateway.request.request_cache import Bodies
+
+from .credit import Credits
+from .rows import export_rows
+from .sampling import SessionSampling
+from .stored_responses import Conversations
+from .tree import Context, Place, Sample, Sampled, SiblingOf, Tree
+
+if TYPE_CHECKING:
+    from agentgym_rl.gateway.template.render_check import Pending
+
+COUNTERS: Mapping[str, str] = {
+    "forks": "turns that do not continue the path before them (each makes a row of its own)",
+    "forks_new_root": "of these: other system messages, tools or template arguments (a helper)",
+    "forks_history_edit": "an earlier message was rewritten, or a summary put in its place",
+    "forks_args_edit": "a sampled tool call was rewritten",
+    "forks_think_drop": "a user spoke, and the template drops thoughts (`thinking_history`)",
+    "forks_template": "the chat template has no local turns, or no place for a message",
+    "forks_seam": "the turn ended with a token that the new messages do not begin with",
+    "forks_sibling": "the same messages were asked again",
+    "forks_n_sibling": "another of the n choices of one request",
+    "forks_retry_sibling": "a request was sent again, and sampled again",
+    "ambiguous_echoes": "turns that continue one of several that say the same, by a guess",
+    "trusted_edits": "turns that continue one whose call the client rewrote (`edited_calls`)",
+    "side_turns": "answered turns outside the main lineage",
+    "canary_turns": "continued turns that were compared with a rendering of the whole",
+    "canary_whitespace": "of these: the first difference is white space",
+    "canary_thinking": "a thought that the template would drop or add",
+    "canary_arguments": "the arguments of a call",
+    "canary_spelling": "the same text in other tokens",
+    "canary_other": "anything else",
+    "tool_calls": "calls handed to the client",
+    "malformed_calls": "of these: not a JSON object with a name and an object of arguments",
+    "length_turns": "turns cut by max_tokens or the context length",
+    "greedy_turns": "turns sampled at temperature 0, which do not train",
+    "constrained_turns": "turns held to a schema or to a forced call, which do not train",
+    "undelivered_turns": "turns aborted because the client left or the session was closed",
+    "lost_replies": "turns whose client left before it had the reply, and that do not train",
+    "joined_retries": "requests sent again by a client that got the answer of the first",
+    "overflows": "requests refused because the prompt left no room to sample",
+    "prompt_tokens": "of the prompts of answered turns",
+    "sampled_tokens": "tokens of answered turns",
+    "unknown_version_tokens": "of these: nobody can name the policy, so they do not train",
+    "trained_tokens": "of these: with loss_mask True",
+    "uncounted_turns": "turns whose tokens somebody else's endpoint did not count",
+}
+"""What a session counts, all of them always."""
+
+
+_DEFAULTS = GatewayConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What a closed session leaves: `rows` as `rows.export_rows` promises, and its story."""
+
+    rows: list[Row]
+    num_turns: int
+    messages: Sequence[Mapping[str, Any]]
+    """The conversation of the last turn, its reply included, for people to read."""
+    counters: Mapping[str, int]
+    infra_error: str
+    """What the engine did wrong, or "". Such an episode is nobody's reward of 0."""
+    overflow: str = ""
+    """The answer to the first request whose prompt left no room to sample, or ""."""
+    credit: Credit = NO_CREDIT
+    """What the session was paid, beside what the environment pays."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What that last turn offered."""
+    spent: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What somebody else's endpoint said of all turns: `cached_tokens` of the prompts, `cost_usd`;
+    what it left unsaid of one of them is not here."""
+
+    @property
+    def too_long(self) -> str:
+        """The reason why not one reply could be sampled, if that is the length of the first
+        prompt; else ""."""
+        if not self.overflow or self.num_turns:
+            return ""
+        return f"the first prompt leaves no room for a reply: {self.overflow}"
+
+
+class Session:
+    """One episode's conversations. `key` is the API key that opens it."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        sampling: SessionSampling,
+        turn_timeout_s: float,
+        config: GatewayConfig = _DEFAULTS,
+    ) -> None:
+        self.id = session_id
+        self.key = f"sk-arl-{secrets.token_hex(16)}"
+        self.sampling = sampling
+        self.turn_timeout_s = turn_timeout_s
+        self.config = config
+        self.tree = Tree(edited_calls=config.edited_calls)
+        self.main_tools: Sequence[str] = ()
+        """Names of the environment's tools; the lineage that is offered them is the main one."""
+        self._credits = Credits()
+        self._canaries: list[Pending] = []
+        self._opened = datetime.now()
+        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.infra_error = ""
+        self._overflow = ""
+        self.closed = False
+        self._requests = 0
+        self.bodies = Bodies()
+        self.exchanges = Exchanges()
+        self.conversations = Conversations()
+        self._messages: list[Mapping[str, Any]] = []
+        self._tools: Sequence[Mapping[str, Any]] = ()
+        self._in_flight: set[asyncio.Timeout] = set()
+        self._tag = secrets.token_hex(4)  # session ids may repeat; request ids must not
+
+    @property
+    def num_turns(self) -> int:
+        """Turns answered so far."""
+        return len(self.tree.turns)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that were taken so far, answered or not."""
+        return self._requests
+
+    def next_request(self) -> int:
+        """The number of a new request."""
+        number, self._requests = self._requests, self._requests + 1
+        return number
+
+    def request_id(self, number: int) -> str:
+        """The engine's name for a request, never used before."""
+        return f"{self.id}-{self._tag}-{number}"
+
+    def number_of(self, reply_id: str) -> int | None:
+        """The number of the request whose reply has an id; None if it is not of this session."""
+        _, found, number = reply_id.rpartition(self.request_id(0).removesuffix("0"))
+        return int(number) if found and number.isdecimal() and len(number) < 16 else None
+
+    def locate(self, request: ChatRequest) -> Place:
+        """Return where a request's conversation stands in the tree; a thread may do it."""
+        return self.tree.locate(
+            request.messages, tools=request.tools, template_kwargs=request.template_kwargs
+        )
+
+    def take(self, place: Place) -> None:
+        """Count that a request is answered from `place`, and find it faster the next time."""
+        self.tree.remember(place)
+        self.counters["ambiguous_echoes"] += place.guessed
+        self.counters["trusted_edits"] += place.trusted
+
+    def template_kwargs(self, request: ChatRequest) -> Mapping[str, Any]:
+        """What the chat template is given; the session's date does not change at midnight."""
+        return {**request.template_kwargs, "strftime_now": self._opened.strftime}
+
+    def draws_canary(self) -> bool:
+        """Whether the next request is one of `gateway.canary_fraction`: by its number alone."""
+        drawn = zlib.crc32(f"{self.id}/{self._requests}".encode())
+        return drawn < self.config.canary_fraction * 2**32
+
+    def add_canary(self, pending: Pending) -> None:
+        """A comparison that was begun; it is counted once it is done."""
+        self._canaries.append(pending)
+
+    def begin(self, deadline: asyncio.Timeout) -> None:
+        """A turn is under way; `abort` ends it by its deadline."""
+        self._in_flight.add(deadline)
+
+    def end(self, deadline: asyncio.Timeout) -> None:
+        """It is over."""
+        self._in_flight.discard(deadline)
+
+    def abort(self) -> None:
+        """Refuse further turns and end those in flight; they leave no trace but a count."""
+        self.closed = True
+        now = asyncio.get_running_loop().time() if self._in_flight else 0.0
+        for deadline in self._in_flight:
+            if not deadline.expired():
+                deadline.reschedule(now)
+
+    def fail(self, error: str) -> None:
+        """Mark the episode as failed by the infrastructure; the first error stays."""
+        self.infra_error = self.infra_error or error
+
+    def overflow(self, error: str) -> None:
+        """Count a request whose prompt left no room to sample; the first error stays."""
+        self.counters["overflows"] += 1
+        self._overflow = self._overflow or error
+
+    def commit(
+        self,
+        context: Context,
+        sample: Sample,
+        messages: Sequence[Mapping[str, Any]],
+        reply: Mapping[str, Any],
+        *,
+        request: int,
+        sibling_of: SiblingOf | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Sampled:
+        """Record an answered turn, before its reply leaves; tell the node when it has.
+
+        `sibling_of`: see `Tree.commit`.
+        """
+        node, cause = self.tree.commit(
+            context, sample, reply, request=request, sibling_of=sibling_of
+        )
+        self._messages, self._tools = [*messages, reply], tools or ()
+        self.counters["sampled_tokens"] += len(sample.ids)
+        self.counters["unknown_version_tokens"] += sample.versions.count(UNKNOWN_VERSION)
+        self.counters["greedy_turns"] += sample.temperature == 0
+        self.counters["constrained_turns"] += sample.constrained
+        if cause is not None:
+            self.counters["forks"] += 1
+            self.counters[f"forks_{cause}"] += 1
+        return node
+
+    def reward(
+        self, value: float, *, turn: int | str | None = None, lineage: int | None = None
+    ) -> None:
+        """Pay the episode; or one turn (its number or the id of its reply) and, with
+        `algo.turn_discount`, those it follows; or all turns of a lineage (0 is the main one).
+
+        Rewards add up.
+
+        Raises:
+            ValueError: not a finite number, no such turn or lineage, or both are given.
+        """
+        roots = self.tree.lineages(self.main_tools)
+        if isinstance(turn, str):
+            turn = self._turn_of(turn)
+        self._credits.pay(value, turn=turn, lineage=lineage, turns=self.tree.turns, roots=roots)
+
+    def record(self) -> SessionRecord:
+        """Everything recorded so far."""
+        roots = self.tree.lineages(self.main_tools)
+        side = self.config.train_side_lineages
+        rows = export_rows(self.tree, roots, train=self.sampling.train, train_side_lineages=side)
+        counted = {
+            "trained_tokens": sum(row.num_trained for row in rows),
+            "lost_replies": self.tree.num_lost,
+            "side_turns": sum(len(root.turns) for root in roots[1:]),
+        }
+        return SessionRecord(
+            rows=rows,
+            num_turns=self.num_turns,
+            messages=self._messages,
+            counters=self.counters | counted | self._canary_counts(),
+            infra_error=self.infra_error,
+            overflow=self._overflow,
+            tools=self._tools,
+            credit=self._credits.record(self.tree.turns, roots),
+        )
+
+    def _turn_of(self, response_id: str) -> int:
+        """The turn whose reply had this id.
+
+        Raises:
+            ValueError: none had.
+        """
+        number = self.number_of(response_id)
+        node = None if number is None else self.tree.of_request(number)
+        if node is None:
+            raise ValueError(f"no answered turn of this session has the id {response_id!r}")
+        return node.turn
+
+    def _canary_counts(self) -> dict[str, int]:
+        """Comparisons that are done, by what they found. The tokens of a turn take longer."""
+        verdicts = [pending.result() for pending in self._canaries if pending.done()]
+        found = Counter(f"canary_{verdict}" for verdict in verdicts if verdict)
+        return {"canary_turns": len(verdicts), **found}

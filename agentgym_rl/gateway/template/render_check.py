@@ -1,0 +1,117 @@
+"""The canary: what the engine is fed against what the chat template would have written anew.
+
+Conversations are continued on the exact tokens sampled, so the two may differ, and should do so
+only in ways that somebody wanted: thoughts kept, arguments as the model spelled them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from agentgym_rl.core.prompt import Prompt
+from agentgym_rl.gateway.messages import text_of, thoughts_of
+from agentgym_rl.gateway.session.tree import Context, Sampled
+
+from .chat_format import ChatFormat
+
+_log = logging.getLogger(__name__)
+
+Mismatch = Literal["whitespace", "thinking", "arguments", "spelling", "other"]
+"""What the first difference is: white space; a thought; a tool call's arguments; none in the text,
+but in its tokens; anything else."""
+Verdict = Mismatch | None
+Pending = asyncio.Future[Verdict] | Future[Verdict]
+
+_INLINE_CHARS = 4_000
+"""Shorter conversations are compared at once, in a millisecond; longer ones in a thread, while
+the engine samples."""
+_LOOKAHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What one turn is sampled from."""
+
+    prompt: Prompt
+    context: Context
+    messages: Sequence[Mapping[str, Any]]
+    """As the client sent them."""
+    tools: Sequence[Mapping[str, Any]] | None
+    kwargs: Mapping[str, Any]
+
+
+def start(chat: ChatFormat, fed: Fed, *, size: int) -> Pending:
+    """Begin a comparison; it needs nobody to wait for it. `size`: bytes of the request that were
+    read for the first time."""
+    chars = sum(len(text_of(m.get("content"))) for m in fed.messages)
+    if max(size, chars) < _INLINE_CHARS:
+        done: Future[Verdict] = Future()
+        done.set_result(compare(chat, fed))
+        return done
+    return asyncio.get_running_loop().run_in_executor(None, compare, chat, fed)
+
+
+def compare(chat: ChatFormat, fed: Fed) -> Verdict:
+    """The kind of the first difference; None if there is none."""
+    try:
+        rendered = chat.render(fed.messages, fed.tools, kwargs=fed.kwargs)
+    except ValueError:
+        return "other"
+    if chat.encode(rendered) == fed.prompt.whole():
+        return None
+    pieces = _pieces(chat, fed.context)
+    ours, theirs = "".join(text for text, _ in pieces), chat.unmarked(rendered)
+    at = _first_difference(ours, theirs)
+    found = "spelling" if at is None else _kind(pieces, ours, theirs, at)
+    if at is not None:
+        _log.debug("canary %s: fed %r, template %r", found, ours[at:][:40], theirs[at:][:40])
+    return found
+
+
+def _pieces(chat: ChatFormat, context: Context) -> list[tuple[str, Sampled | None]]:
+    """The text of each node from the top; what was sampled comes with its turn."""
+    pieces: list[tuple[str, Sampled | None]] = [(chat.text(context.ids), None)]
+    node = context.base
+    while node is not None:
+        pieces += [(chat.text(node.ids), node), (chat.text(node.context.ids), None)]
+        node = node.context.base
+    return pieces[::-1]
+
+
+def _first_difference(ours: str, theirs: str) -> int | None:
+    if ours == theirs:
+        return None
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+
+def _kind(
+    pieces: Sequence[tuple[str, Sampled | None]], ours: str, theirs: str, at: int
+) -> Mismatch:
+    ends = list(accumulate(len(text) for text, _ in pieces))
+    index = next((i for i, end in enumerate(ends) if at < end), len(ends) - 1)
+    text, node = pieces[index]
+    offset = at - (ends[index] - len(text))
+    here, there = ours[at:].lstrip(), theirs[at:].lstrip()
+    if here.startswith("<think>") or there.startswith("<think>") or _in_thought(text, node, offset):
+        return "thinking"
+    if node is not None and _in_call(text, node, offset):
+        return "arguments"
+    return "whitespace" if here[:_LOOKAHEAD] == there[:_LOOKAHEAD] else "other"
+
+
+def _in_thought(text: str, node: Sampled | None, offset: int) -> bool:
+    thought = thoughts_of(node.message) if node else ""
+    return bool(thought) and offset <= text.find(thought) + len(thought)
+
+
+def _in_call(text: str, node: Sampled, offset: int) -> bool:
+    """Whether the place is behind the name of the turn's first call."""
+    calls = node.message.get("tool_calls") or ()
+    return bool(calls) and offset >= text.find(calls[0]["function"]["name"]) >= 0

@@ -1,0 +1,304 @@
+"""A model's chat template: messages in, text out, exactly as transformers renders it.
+
+Importing transformers would cost seconds and pull torch, so this is plain jinja2 plus what
+transformers adds to it (`generation` blocks, `raise_exception`, `strftime_now`, loop controls,
+its own `tojson`); `transformers.apply_chat_template` is the oracle in tests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, meta, nodes, pass_context
+from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import template_files
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names under which clients and templates know what a model thought."""
+RESERVED = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("conversation", "chat_template", "tokenize", "strftime_now", "raise_exception"),
+    }
+)
+"""Names that a client's template arguments may not have."""
+NO_KWARGS: Mapping[str, Any] = {}
+_REFUSALS = (
+    *(TemplateError, TypeError, LookupError, AttributeError, ArithmeticError),
+    RecursionError,
+)
+"""What templates raise, on purpose or not, on what they were not written for."""
+MAX_TURNS = 2_000_000
+"""Turns of loops in one rendering, about a second of the event loop. A conversation of a thousand
+messages takes some ten thousand."""
+_MACRO = 5
+"""Turns that a call of a macro counts for."""
+_FEW = 100
+"""Items that are counted at once: a loop over more may be left early."""
+_MAX_DIGITS = 100_000
+"""Binary digits that a power may have."""
+_MAX_LENGTH = 100_000_000
+"""Length that a text or a list may have by multiplication."""
+_TURNS = " turns"
+"""The variable with the turns left; no template can name it."""
+
+
+class EndlessTemplate(ConfigError):
+    """A template that does not end, or not in time, with these messages."""
+
+
+class ChatTemplate:
+    """A compiled chat template with the special tokens it may name.
+
+    `response_template`: how replies are to be read (transformers 5), where a tokenizer says it.
+    `tool_use`: the template of conversations in which tools are offered, where that is another.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        response_template: Mapping[str, Any] | None = None,
+        tool_use: ChatTemplate | None = None,
+    ) -> None:
+        self.source = source
+        self.response_template = response_template
+        self.tool_use = tool_use
+        environment = _environment()
+        try:
+            self._template = environment.from_string(source)
+            # a ChainMap, which every rendering would walk through
+            self._template.globals = dict(self._template.globals)
+            named = meta.find_undeclared_variables(environment.parse(source))
+        except TemplateError as error:
+            raise ConfigError(f"the chat template does not compile: {error}") from error
+        self._special_tokens = dict(special_tokens)
+        self.variables = frozenset(named)
+        """Names that the template asks for; other arguments do nothing."""
+
+    @classmethod
+    def load(cls, folder: Path) -> ChatTemplate:
+        """The template of a model folder: that of its files, else tokenizer_config.json's. Where
+        there are several, `default`, and `tool_use` when tools are offered.
+
+        Raises:
+            ConfigError: the folder has no chat template, or it does not compile, or never ends.
+        """
+        tokenizer_config = read_json(folder / "tokenizer_config.json")
+        files = template_files(folder)
+        named: Any = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+        named = named or tokenizer_config.get("chat_template") or {}
+        if isinstance(named, str):
+            named = {"default": named}
+        elif isinstance(named, list):
+            named = {entry["name"]: entry["template"] for entry in named}
+        source = named.get("default", named.get("tool_use"))
+        if not isinstance(source, str):
+            others = f"; it has only templates named {', '.join(named)}" if named else ""
+            raise ConfigError(
+                f"{folder} has no chat template (chat_template.jinja, or chat_template in "
+                f"tokenizer_config.json); a base model cannot be spoken to in messages{others}"
+            )
+        special_tokens = _special_tokens(tokenizer_config)
+        tooled = named.get("tool_use", source)
+        template = cls(
+            source,
+            special_tokens=special_tokens,
+            response_template=tokenizer_config.get("response_template"),
+            tool_use=None if tooled == source else cls(tooled, special_tokens=special_tokens),
+        )
+        for each in filter(None, (template, template.tool_use)):
+            try:
+                each.render([{"role": "user", "content": "."}])
+            except EndlessTemplate:
+                raise
+            except ValueError:  # it may refuse this one
+                pass
+        return template
+
+    def mentions(self, text: str) -> bool:
+        """Whether a text is in the source, that of `tool_use` included."""
+        tooled = self.tool_use is not None and self.tool_use.mentions(text)
+        return tooled or text in self.source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        kwargs: Mapping[str, Any] = NO_KWARGS,
+    ) -> str:
+        """The conversation as text; `kwargs` are the template's own arguments.
+
+        Raises:
+            EndlessTemplate: it does not end with them.
+            ValueError: the template refuses these messages.
+        """
+        try:
+            return self._template.render(
+                {
+                    **self._special_tokens,
+                    **kwargs,
+                    "messages": [_for_template(message) for message in messages],
+                    "tools": tools or None,
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                    _TURNS: [MAX_TURNS],
+                }
+            )
+        except _REFUSALS as error:
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty when there is no such file."""
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in tokenizer_config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+    return found
+
+
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates expect absent keys where OpenAI sends null, and one name for reasoning."""
+    plain = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((plain[name] for name in REASONING if name in plain), None)
+    if reasoning is not None:
+        plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+    return plain
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what the model wrote; here it is transparent."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it as an instance attribute)
+
+    def parse(self, parser: Any) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Any) -> str:
+        return caller()
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, quicker at what templates do most and what is safe: keys of plain dicts, and
+    macros of their own. What it renders ends: turns of loops and calls are counted."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        for loop in source.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, "counted turns", [], [], None, None)
+        return super()._generate(source, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**":
+            are_ints = isinstance(left, int) and isinstance(right, int)
+            if are_ints and left.bit_length() * right > _MAX_DIGITS:
+                raise TemplateError(f"{left} ** {right} is too large")
+        else:
+            for many, times in ((left, right), (right, left)):
+                is_long = isinstance(times, int) and isinstance(many, str | list | tuple)
+                if is_long and len(many) * times > _MAX_LENGTH:  # pyright: ignore
+                    raise TemplateError(f"{times} times a text or list is too long")
+        return super().call_binop(context, operator, left, right)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _OF_DICTS:
+            try:
+                return obj[attribute]
+            except KeyError:
+                return self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        _spend(__context, _MACRO if type(__obj) is Macro else 1)
+        if type(__obj) is Macro:
+            kwargs.pop("_loop_vars", None)
+            kwargs.pop("_block_vars", None)
+            return __obj(__context.eval_ctx, *args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+
+_OF_DICTS = frozenset(dir(dict))
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = _Environment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.filters["counted turns"] = _counted
+    del environment.globals["lipsum"]  # endless text, for designers
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _spend(context: Context, turns: int) -> None:
+    """Count turns of loops, or calls.
+
+    Raises:
+        EndlessTemplate: the rendering has made too many.
+    """
+    left = context.parent[_TURNS]
+    left[0] -= turns
+    if left[0] < 0:
+        raise EndlessTemplate(
+            f"the chat template has made {MAX_TURNS:,} turns of its loops and macros for one "
+            "rendering, and seems never to end: give the model's folder a chat template that ends"
+        )
+
+
+@pass_context
+def _counted(context: Context, items: Any) -> Any:
+    """What a loop goes through, its turns counted."""
+    if isinstance(items, list | tuple | str | dict) and len(items) <= _FEW:  # pyright: ignore
+        _spend(context, len(items))  # pyright: ignore
+        return items  # pyright: ignore
+    return _counting(context, items)
+
+
+def _counting(context: Context, items: Any) -> Iterator[Any]:
+    for item in items:
+        _spend(context, 1)
+        yield item
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)

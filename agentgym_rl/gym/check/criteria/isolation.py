@@ -1,0 +1,125 @@
+"""Many at once on one event loop: apart from each other, and none in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
+from agentgym_rl.gym.check.play import Play
+from agentgym_rl.gym.check.policies import (
+    BAD_ANSWERS,
+    CALL_EVERYTHING,
+    ECHO,
+    NO_OP,
+    ORACLE,
+    Policy,
+    hostile,
+)
+from agentgym_rl.gym.check.subject import Subject
+from agentgym_rl.runtime.loop_lag import LoopLag
+
+from .seeds import difference
+
+NUM_TOGETHER = 64
+MAX_BLOCK_MS = 50.0
+TRIES = 6
+"""The shortest of so many counts: a busy machine makes everything late now and then."""
+
+
+@criterion(
+    "isolation",
+    f"{NUM_TOGETHER} instances that are played at once do what each does alone",
+    fix="keep what an episode has in self, set in reset; nothing in the class or the module",
+    needs=("replay",),
+)
+async def isolation(subject: Subject) -> None:
+    tasks = subject.tasks(subject.episodes)
+    policies = (ORACLE, CALL_EVERYTHING, NO_OP, BAD_ANSWERS[0], ECHO)
+    alone = {(p.task.id, p.policy.name): p for p in await subject.plays()}
+    plays = [
+        subject.play(tasks[number % len(tasks)], policies[number // len(tasks) % len(policies)])
+        for number in range(NUM_TOGETHER)
+    ]
+    try:
+        await _in_turns(plays)
+    finally:
+        for play in plays:
+            await subject.closing.close(play.env)
+    for play in plays:
+        solo = alone.get((play.task.id, play.policy.name))
+        if solo is not None and solo.transcript() != play.transcript():
+            found = difference(solo.transcript(), play.transcript())
+            raise Violation(f"{play}, beside {NUM_TOGETHER - 1} others: {found}")
+
+
+async def _in_turns(plays: list[Play]) -> None:
+    """All of them, a turn each at a time."""
+    going = await _together(plays, [play.start() for play in plays])
+    while going:
+        going = await _together(going, [play.turn() for play in going])
+
+
+async def _together(plays: list[Play], works: list[Awaitable[bool]]) -> list[Play]:
+    async def done(work: Awaitable[bool]) -> bool:
+        return await work
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(done(work)) for work in works]
+    return [play for play, task in zip(plays, tasks, strict=True) if task.result()]
+
+
+@criterion(
+    "event-loop",
+    f"no reset or step keeps the event loop for more than {MAX_BLOCK_MS:g} ms",
+    fix="await what waits; put slow work into the verifier pool or asyncio.to_thread; a SyncEnv "
+    'that blocks: executor = "thread"',
+    needs=("reset-tuple",),
+)
+async def event_loop(subject: Subject) -> None:
+    tasks = subject.tasks(1)
+    if not tasks:
+        raise NotJudged("there are no tasks")
+    tools = (await subject.plays())[0].env.tools
+    policies = [ORACLE, CALL_EVERYTHING, BAD_ANSWERS[0], *hostile(tools)]
+    for policy in policies:
+        blocks = await _blocks_ms(subject, tasks[0], policy)
+        for _ in range(TRIES - 1):
+            if max(blocks, default=0.0) <= MAX_BLOCK_MS:
+                break
+            again = await _blocks_ms(subject, tasks[0], policy)
+            blocks = [min(pair) for pair in zip(blocks, again, strict=False)]
+        if (worst := max(blocks, default=0.0)) > MAX_BLOCK_MS:
+            what = f"step {blocks.index(worst)}" if blocks.index(worst) else "reset"
+            raise Violation(
+                f"{policy.name} on task {tasks[0].id}: {what} kept the event loop for "
+                f"{worst:.0f} ms; allowed: {MAX_BLOCK_MS:g}"
+            )
+
+
+async def _blocks_ms(subject: Subject, task: Any, policy: Policy) -> list[float]:
+    """The longest time that reset, and each step, kept the event loop."""
+    play = subject.play(task, policy)
+    try:
+        going, block = await _longest_block_ms(play.start())
+        blocks = [block]
+        while going and len(blocks) < 8:
+            going, block = await _longest_block_ms(play.turn())
+            blocks.append(block)
+    finally:
+        await subject.closing.close(play.env)
+    return blocks
+
+
+async def _longest_block_ms(work: Awaitable[bool]) -> tuple[bool, float]:
+    lag = LoopLag(step_s=0.001)
+    async with asyncio.TaskGroup() as group:
+        ticking = group.create_task(lag.run())
+        await asyncio.sleep(0)  # it sleeps its first sleep
+        try:
+            found = await work
+            await asyncio.sleep(0.002)  # it wakes up late, if it does
+        finally:
+            ticking.cancel()
+    return found, lag.summary()["max"]

@@ -1,0 +1,111 @@
+"""Packages that come with the extra `hf`, imported when they are needed.
+
+Rows of a Hugging Face data set; needs `datasets`, which the extra `hf` installs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.core.errors import ConfigError
+
+from .fields import Row
+from .reader import Found, Place, Reader
+
+
+def require(module: str, purpose: str) -> Any:
+    """
+    Raises:
+        ConfigError: `module` is not installed; says what to do.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise ConfigError(
+            f"{package} is needed {purpose}, and cannot be imported ({error}): "
+            'pip install "agentgym-rl[hf]"'
+        ) from error
+
+
+_log = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"@([0-9a-f]{40})/")
+
+
+class HubSplit(Reader):
+    """One split of a data set; its rows stay on disk, in the cache of `datasets`."""
+
+    def __init__(self, rows: Any, name: str) -> None:
+        self.name = name
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Found]:
+        for number in range(len(self._rows)):
+            yield Found((number, 0), f"{self.name}, row {number + 1}", self._rows[number])
+
+    def at(self, place: Place) -> Row:
+        return self._rows[place[0]]
+
+
+def hub_splits(
+    dataset: str, *, config: str | None = None, revision: str | None = None
+) -> Mapping[str, HubSplit]:
+    """The splits of the data set `dataset` (an id, or the folder of one), by name.
+
+    Downloads it, unless it is in the cache. Without a `revision` it is the newest, whose commit a
+    warning tells, and the names of the splits: `ID@COMMIT:SPLIT`. Data sets that bring code of
+    their own are refused by `datasets` itself, from version 4 on.
+
+    Raises:
+        ConfigError: `datasets` is absent, or cannot load it.
+    """
+    datasets = require("datasets", f"to load the data set {dataset}")
+    try:
+        found = datasets.load_dataset(dataset, name=config, revision=revision)
+    except Exception as error:  # the hub's, the network's, pyarrow's: somebody else's code
+        raise ConfigError(_advice(dataset, config, revision, error)) from error
+    commits = {name: commit_of(rows.info.download_checksums) for name, rows in found.items()}
+    if revision is None and not Path(dataset).is_dir():
+        _warn(dataset, next(iter(commits.values()), None))
+    return {
+        str(name): HubSplit(rows, f"{dataset}{_at(commits[name] or revision)}:{name}")
+        for name, rows in found.items()
+    }
+
+
+def commit_of(files: Iterable[str] | None) -> str | None:
+    """The commit that is in the addresses of a data set's files; None: they have none."""
+    found = {match[1] for file in files or () if (match := _COMMIT.search(file))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _at(revision: str | None) -> str:
+    return f"@{revision}" if revision else ""
+
+
+def _warn(dataset: str, commit: str | None) -> None:
+    now = f"this is {commit}: set revision={commit} to have the same again" if commit else ""
+    _log.warning(
+        "data set %s: no revision is pinned, so its rows may change%s",
+        dataset, f"; {now}" if now else "",
+    )  # fmt: skip
+
+
+def _advice(dataset: str, config: str | None, revision: str | None, error: Exception) -> str:
+    pinned = ["--revision", revision] if revision else []
+    download = ["hf", "download", dataset, "--repo-type", "dataset", *pinned]
+    reason = str(error).strip().splitlines()[:1] or ["no message"]
+    return (
+        f"data set {dataset} (config {config or 'default'}, revision {revision or 'latest'}) "
+        f"cannot be loaded: {type(error).__name__}: {reason[0]}. If this machine has no network: "
+        f"run `{shlex.join([*download, '--local-dir', 'DIR'])}` on one that has, bring DIR here, "
+        "and set `path` to its .jsonl, .json or .parquet files, for example DIR/*.parquet, "
+        "instead of `dataset`"
+    )

@@ -1,0 +1,321 @@
+"""Which tasks the rows hold, and where; the tasks themselves are made on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.core.task import MAX_WEIGHT, Split, Task, derived_number
+
+from .fields import Row, RowRefused, check_text, shorten
+from .reader import Place, Reader
+from .rows import content_of
+
+_log = logging.getLogger(__name__)
+
+NUM_REASONS = 5
+"""Of refused rows, that are told."""
+
+_FEW = 10
+"""Tasks held out by hash below which that is a warning: their mean says little."""
+_ID_FIELDS = ("task_id", "question_id", "problem_id", "uid", "id")
+_NO_ID = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class RowTask(NamedTuple):
+    """What a row is made into: a task, but for its id, seed and split."""
+
+    question: str
+    """What is asked. It decides on the split: no question is in both."""
+    data: Mapping[str, Any]
+    """`Task.data`; JSON."""
+    key: str = ""
+    """What tells two tasks apart, of which the first counts; the question, if this is empty."""
+    weight: float | None = None
+    """Of the task; None: the row's own."""
+
+
+MakeTasks = Callable[[Row], RowTask | Sequence[RowTask] | None]
+"""The tasks of a row; None or none: it is left out. A pure function. It raises RowRefused where
+the row is not as it should be. What is pickled with a task source, so no lambda."""
+
+ChooseMaker = Callable[[Row, str], MakeTasks]
+"""What makes tasks of the rows of a file, by its first row (and where that is)."""
+
+
+@dataclass(slots=True)
+class RowIndex:
+    """Every task of the rows, once: some 40 bytes each, whatever the rows hold."""
+
+    eval_fraction: float
+    weight_field: str
+    readers: list[Reader] = field(default_factory=list[Reader])
+    makers: list[MakeTasks] = field(default_factory=list[MakeTasks])
+    """One for each reader."""
+    num_rows: int = 0
+    num_refused: int = 0
+    """Rows that were to make tasks, of which none is left."""
+    num_tasks_refused: int = 0
+    """Tasks of rows of which others are left."""
+    num_left_out: int = 0
+    """Rows of which no task was to be made."""
+    reasons: list[str] = field(default_factory=list[str])
+    """Of the first refused rows and tasks: where, and why."""
+    _reader: array[int] = field(default_factory=lambda: array("L"))
+    _place: array[int] = field(default_factory=lambda: array("q"))
+    """Two numbers a task."""
+    _part: array[int] = field(default_factory=lambda: array("L"))
+    """Which of the row's tasks it is."""
+    _digest: array[int] = field(default_factory=lambda: array("Q"))
+    _is_eval: bytearray = field(default_factory=bytearray)
+    _data: int = 0
+    """The sum of the tasks' digests, which is the same in any order."""
+
+    def __len__(self) -> int:
+        return len(self._digest)
+
+    def numbers(self, split: Split) -> list[int]:
+        """The tasks of `split`, by number, in the order of their rows."""
+        held = split == "eval"
+        return [number for number, is_eval in enumerate(self._is_eval) if is_eval == held]
+
+    def digest(self, number: int) -> int:
+        """Of what tells the task apart; the same wherever its row stands."""
+        return self._digest[number]
+
+    def task(self, number: int) -> Task:
+        """A task, made anew from its row.
+
+        Raises:
+            ConfigError: the data has changed since, or what makes tasks is no pure function.
+        """
+        reader = self.readers[self._reader[number]]
+        place: Place = (self._place[2 * number], self._place[2 * number + 1])
+        row = reader.at(place)
+        try:
+            made = _tasks_of(self.makers[self._reader[number]], row, reader.name)
+            item = made[self._part[number]]
+            if _digest(item.key or item.question) != self._digest[number]:
+                raise RowRefused("another task than when the rows were counted")
+            weight = weight_of(row, self.weight_field) if item.weight is None else item.weight
+        except (RowRefused, IndexError) as error:
+            raise ConfigError(
+                f"{reader.name} has changed since, or what makes its rows tasks is no pure "
+                f"function: {error}"
+            ) from error
+        name = _task_id(row, self._digest[number])
+        split: Split = "eval" if self._is_eval[number] else "train"
+        return Task(name, derived_number(name), item.data, split, weight)
+
+    def describe(self) -> dict[str, Any]:
+        """What the tasks come from, to be kept with a run: JSON. `data` is a digest of all of
+        them, with weights and splits, wherever their rows stand."""
+        return {
+            "sources": [reader.name for reader in self.readers],
+            "rows": self.num_rows,
+            "rows_refused": self.num_refused,
+            "tasks_refused": self.num_tasks_refused,
+            "rows_left_out": self.num_left_out,
+            "reasons": list(self.reasons),
+            "tasks_train": len(self) - sum(self._is_eval),
+            "tasks_eval": sum(self._is_eval),
+            "data": f"{self._data:032x}",
+        }
+
+    def read(self, reader: Reader, split: Split | None, choose: ChooseMaker, seen: Seen) -> None:
+        """Add the tasks of every row of `reader`.
+
+        Raises:
+            ConfigError: malformed data, rows of no known kind, or a broken maker.
+        """
+        which = len(self.readers)
+        self.readers.append(reader)
+        for place, where, row in reader:
+            self.num_rows += 1
+            if len(self.makers) == which:
+                self.makers.append(choose(row, where))
+            try:
+                made = _tasks_of(self.makers[which], row, where)
+                by_row = any(item.weight is None for item in made)
+                row_weight = weight_of(row, self.weight_field) if by_row else None
+            except RowRefused as error:
+                self.num_refused += 1
+                self._note(where, error)
+                continue
+            self.num_left_out += not made
+            refused = 0
+            for part, item in enumerate(made):
+                try:
+                    digest, held = seen.add(item, split, where, self.eval_fraction)
+                except RowRefused as error:
+                    refused += 1
+                    self._note(where, error)
+                else:
+                    weight = row_weight if item.weight is None else item.weight
+                    content = content_of(_task_id(row, digest), dict(item.data), weight, held)
+                    self._add(which, place, part, digest, held, content)
+            if refused and refused == len(made):
+                self.num_refused += 1
+            else:
+                self.num_tasks_refused += refused
+
+    def _add(
+        self, which: int, place: Place, part: int, digest: int, split: Split, content: str
+    ) -> None:
+        self._reader.append(which)
+        self._place.extend(place)
+        self._part.append(part)
+        self._digest.append(digest)
+        self._is_eval.append(split == "eval")
+        self._data = (self._data + int(content, 16)) % 2**128
+
+    def _note(self, where: str, error: RowRefused) -> None:
+        if len(self.reasons) < NUM_REASONS:
+            self.reasons.append(f"{where}: {error}")
+
+
+@dataclass(slots=True)
+class Seen:
+    """Which tasks and questions there are already."""
+
+    tasks: dict[int, str] = field(default_factory=dict[int, str])
+    questions: dict[int, Split] = field(default_factory=dict[int, Split])
+
+    def add(
+        self, item: RowTask, split: Split | None, where: str, eval_fraction: float
+    ) -> tuple[int, Split]:
+        """The digest of a new task and its split: `split`, or by its question.
+
+        Raises:
+            RowRefused: the task is there already, or its question is in the other split.
+        """
+        key, question = _digest(item.key or item.question), _digest(item.question)
+        if key in self.tasks:
+            raise RowRefused(f"the same question as {self.tasks[key]}")
+        chosen = split or ("eval" if question < eval_fraction * 2**64 else "train")
+        if self.questions.get(question, chosen) != chosen:
+            raise RowRefused(f"its question is one of the {self.questions[question]} split")
+        self.tasks[key], self.questions[question] = where, chosen
+        return key, chosen
+
+
+def build_index(
+    readers: Iterable[tuple[Reader, Split | None]],
+    choose: ChooseMaker,
+    *,
+    eval_fraction: float = 0.1,
+    weight_field: str = "weight",
+) -> RowIndex:
+    """Read every row once. A reader without a split has its rows split by their questions.
+
+    Of tasks with one key the first is kept, and no question is in two splits: give readers of
+    the eval split first. Refused rows are counted and logged, with the first reasons.
+
+    Raises:
+        ConfigError: malformed data, rows of no known kind, or not one that makes a task.
+    """
+    index, seen, splits = RowIndex(eval_fraction, weight_field), Seen(), set[Split | None]()
+    for reader, split in readers:
+        index.read(reader, split, choose, seen)
+        splits.add(split)
+    names = ", ".join(reader.name for reader in index.readers)
+    _tell(index, names)
+    _tell_splits(index, names, by_hash=None in splits)
+    return index
+
+
+def _tasks_of(make: MakeTasks, row: Row, where: str) -> Sequence[RowTask]:
+    try:
+        made = make(row)
+    except (RowRefused, ArlError):
+        raise
+    except Exception as error:  # perhaps somebody else's code
+        raise ConfigError(f"{where}: {make} raised {type(error).__name__}: {error}") from error
+    if made is None:
+        return ()
+    return (made,) if isinstance(made, RowTask) else made
+
+
+def _digest(text: str) -> int:
+    """Of `text`, however it is spaced.
+
+    Raises:
+        RowRefused: it cannot be written as UTF-8.
+    """
+    spaced = " ".join(check_text(text, "its question").split()).encode()
+    return int.from_bytes(hashlib.blake2b(spaced, digest_size=8).digest(), "big")
+
+
+def weight_of(row: Row, name: str) -> float:
+    """The number in the field `name`; 1 where there is none.
+
+    Raises:
+        RowRefused: it is no weight.
+    """
+    value = row.get(name) if name else None
+    if value is None:
+        return 1.0
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= MAX_WEIGHT:
+        said = value if number else shorten(value)
+        raise RowRefused(
+            f"{name}: got {said}, expected a number from 0 to {MAX_WEIGHT:g} "
+            "(if it is no weight: weight_field='')"
+        )
+    return float(value)
+
+
+def _task_id(row: Row, digest: int) -> str:
+    """The row's own name, made plain, and the digest: names repeat, between splits at least."""
+    text = f"{digest:016x}"
+    for name in _ID_FIELDS:
+        value = row.get(name)
+        if isinstance(value, str | int) and str(value).strip():
+            return f"{_NO_ID.sub('_', str(value))[:64]}-{text[:8]}"
+    return text
+
+
+def _tell(index: RowIndex, names: str) -> None:
+    if not index.num_rows:
+        raise ConfigError(f"{names}: no rows")
+    reasons = "; ".join(index.reasons)
+    if not len(index):
+        left = f"{index.num_left_out} are left out" if index.num_left_out else ""
+        refused = f"{index.num_refused} are refused: {reasons}" if index.num_refused else ""
+        if index.num_refused == index.num_rows:
+            raise ConfigError(f"{names}: all {index.num_rows} rows are refused: {reasons}")
+        said = ", ".join(filter(None, [left, refused]))
+        raise ConfigError(f"{names}: no row of {index.num_rows} makes a task: {said}")
+    if index.num_left_out:
+        _log.info("%s: %d of %d rows are left out", names, index.num_left_out, index.num_rows)
+    if num_refused := index.num_refused + index.num_tasks_refused:
+        more = "; ..." if num_refused > len(index.reasons) else ""
+        rows = f"{index.num_refused} of {index.num_rows} rows" if index.num_refused else ""
+        tasks = f"{index.num_tasks_refused} tasks beside others" if index.num_tasks_refused else ""
+        _log.warning(
+            "%s: %s are refused: %s%s",
+            names, " and ".join(filter(None, [rows, tasks])), reasons, more,
+        )  # fmt: skip
+
+
+def _tell_splits(index: RowIndex, names: str, *, by_hash: bool) -> None:
+    """Say how many tasks are held out, and why those."""
+    held = sum(index._is_eval)
+    how = "as their file or split says"
+    if by_hash:
+        how = (
+            f"a share of {index.eval_fraction:g}, by the hash of the question (eval_fraction; to "
+            "choose them, give eval_path or eval_data)"
+        )
+    few = by_hash and 0 < held < _FEW
+    _log.log(
+        logging.WARNING if few else logging.INFO,
+        "%s: %d tasks to train on, %d held out for evaluations, %s",
+        names, len(index) - held, held, how,
+    )  # fmt: skip

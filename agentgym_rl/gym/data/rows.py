@@ -1,0 +1,174 @@
+"""Digests that are the same where the same tasks come in the same order.
+
+Files of rows: found by name or pattern, opened by their suffix.
+
+Which rows are to be tasks: of which files, or of which data set.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split
+
+from .hub import hub_splits
+from .json_file import JsonFile
+from .parquet_file import ParquetFile
+from .reader import Reader
+
+CONTENT = "content"
+"""Key of such a digest in what a source's `describe` says."""
+
+
+def content_of(*parts: Any) -> str:
+    """The digest of `parts`, in their order; JSON, of which the order of keys does not count."""
+    try:
+        text = json.dumps(parts, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):  # no JSON: keys of several kinds, a cycle
+        text = repr(parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def files_of(path: str) -> list[Path]:
+    """The files that `path` names, which may be a pattern with `*`, `?` or `[`; sorted.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = [path] if Path(path).is_file() else sorted(glob.glob(path, recursive=True))
+    files = [Path(name) for name in names if Path(name).is_file()]
+    if not files:
+        hint = f"; of a folder, name the files: {path}/*.parquet" if Path(path).is_dir() else ""
+        raise ConfigError(f"path: {path!r} is no file, and no pattern that fits any{hint}")
+    return files
+
+
+def open_file(file: Path) -> Reader:
+    """
+    Raises:
+        ConfigError: it is of no kind that can be read, or what reads it is not installed.
+    """
+    suffix = file.suffix.lower()
+    if suffix in (".jsonl", ".json"):
+        return JsonFile(file)
+    if suffix == ".parquet":
+        return ParquetFile(file)
+    raise ConfigError(f"{file}: files of rows end in .jsonl, .json or .parquet, not {suffix!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of files (`path`) or of a Hugging Face data set (`dataset`).
+
+    Raises:
+        ConfigError: options that do not fit together.
+    """
+
+    path: str | None = None
+    """A .jsonl, .json or .parquet file, or a pattern of several."""
+    eval_path: str | None = None
+    """The same, of the eval split; then those of `path` are for training alone. Without a `path`
+    there is nothing to train on, but all of them to evaluate."""
+    dataset: str | None = None
+    """An id on the hub, or a folder; needs the extra `hf`."""
+    config: str | None = None
+    """Of the data set, where it has several."""
+    revision: str | None = None
+    """Commit, tag or branch of the data set. Without one the newest is taken: a warning says
+    which that is, and `RowTasks.describe()` has it."""
+    train_split: str | None = None
+    eval_split: str | None = None
+    """Of the data set, where it has several."""
+    eval_fraction: float = 0.1
+    """The share of questions, chosen by hash, that is held out where there is no second split."""
+    weight_field: str = "weight"
+    """The field with a task's weight, where rows have it; "": none."""
+
+    def __post_init__(self) -> None:
+        given = [n for n in ("path", "dataset") if getattr(self, n) is not None]
+        if len(given) == 2 or not (given or self.eval_path):
+            raise ConfigError(
+                "rows come from `path` or `dataset`: give one of them (or `eval_path` alone, to "
+                f"evaluate only); got {', '.join(given) or 'neither'}"
+            )
+        if self.eval_path and self.dataset:
+            raise ConfigError("eval_path: only with path; with a data set, name its eval_split")
+        if self.path and (self.config or self.revision or self.train_split or self.eval_split):
+            raise ConfigError("config, revision, train_split, eval_split: only with a data set")
+        for name in ("path", "dataset", "eval_path", "weight_field"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name}: got {value!r}, expected text")
+        share: Any = self.eval_fraction
+        number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not number or not 0 <= share < 1:
+            raise ConfigError(
+                f"eval_fraction: got {share!r}, allowed: numbers from 0 up to (not) 1"
+            )
+
+    @classmethod
+    def of_options(
+        cls, rows: Mapping[str, Any], *, data: str | None = None, eval_data: str | None = None
+    ) -> Rows:
+        """Of an environment's options: `rows`, a table of the fields above, or the short forms
+        `data` (its `path`) and `eval_data` (its `eval_path`).
+
+        Raises:
+            ConfigError: unknown fields, or one that is given twice.
+        """
+        short = {"path": data, "eval_path": eval_data}
+        given: dict[str, Any] = {name: v for name, v in short.items() if v is not None}
+        if both := given.keys() & rows.keys():
+            raise ConfigError(f"data, eval_data: rows has {', '.join(sorted(both))} already")
+        if unknown := rows.keys() - set(cls.__slots__):
+            raise ConfigError(
+                f"rows: unknown {', '.join(sorted(unknown))}; allowed: {', '.join(cls.__slots__)}"
+            )
+        return cls(**rows, **given)
+
+    def readers(self) -> list[tuple[Reader, Split | None]]:
+        """What reads them, those of the eval split first; None: to be divided.
+
+        Raises:
+            ConfigError: there is no such file, data set or split.
+        """
+        return self._hub_readers() if self.dataset else self._file_readers()
+
+    def stamps(self) -> tuple[object, ...]:
+        """Size and time of every file, so that what was changed is read anew."""
+        files = [file for path in (self.path, self.eval_path) if path for file in files_of(path)]
+        return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+
+    def _file_readers(self) -> list[tuple[Reader, Split | None]]:
+        evals = files_of(self.eval_path) if self.eval_path else []
+        trains = files_of(self.path) if self.path else []
+        if both := set(evals) & set(trains):
+            raise ConfigError(f"path and eval_path both name {', '.join(map(str, sorted(both)))}")
+        split: Split | None = "train" if evals else None
+        return [
+            *((open_file(file), "eval") for file in evals),
+            *((open_file(file), split) for file in trains),
+        ]
+
+    def _hub_readers(self) -> list[tuple[Reader, Split | None]]:
+        assert self.dataset is not None
+        splits = hub_splits(self.dataset, config=self.config, revision=self.revision)
+        train, evals = self.train_split, self.eval_split
+        if train is None and evals is None and len(splits) == 1:
+            (train,) = splits
+        if train is None or not {train, evals or train} <= set(splits) or train == evals:
+            raise ConfigError(
+                f"data set {self.dataset} has the splits {sorted(splits)}; got train_split="
+                f"{train}, eval_split={evals}: name one for each, or train_split alone to have "
+                "it divided"
+            )
+        if evals is None:
+            return [(splits[train], None)]
+        return [(splits[evals], "eval"), (splits[train], "train")]

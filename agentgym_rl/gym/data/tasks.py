@@ -1,0 +1,66 @@
+"""Tasks from rows."""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+from typing import Any, get_args
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, Task, TaskSource, derived_number
+
+from .index import ChooseMaker, RowIndex, build_index
+from .rows import CONTENT, Rows, content_of
+
+
+class RowTasks(TaskSource):
+    """The tasks of one split of an index, shuffled: a pure function of (rows, split, seed, index).
+
+    `Task.id` holds the row's own id, if it has one, and a digest of what it asks; `Task.seed` is
+    derived from it; `Task.weight` is the row's.
+    """
+
+    def __init__(self, index: RowIndex, split: Split, *, seed: int = 0) -> None:
+        if split not in get_args(Split):
+            raise ConfigError(f"no split is called {split!r}; allowed: train, eval")
+        self.index = index
+        self._split: Split = split
+        self._seed = seed
+
+        def shuffled(number: int) -> int:
+            return derived_number(f"{seed}/{index.digest(number)}")
+
+        self._numbers = array("L", sorted(index.numbers(split), key=shuffled))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int, /) -> Task:
+        if not 0 <= index < len(self._numbers):
+            raise IndexError(f"task index {index}: expected 0 to {len(self._numbers) - 1}")
+        return self.index.task(self._numbers[index])
+
+    def describe(self) -> dict[str, Any]:
+        told = self.index.describe()
+        content = content_of(told["data"], self._split, self._seed)
+        return told | {"split": self._split, "seed": self._seed, CONTENT: content}
+
+
+def row_tasks(split: Split, rows: Rows, choose: ChooseMaker, *, seed: int = 0) -> RowTasks:
+    """The tasks of `split` that `choose` makes of `rows`.
+
+    Every row is read once, by the first call of a process with these arguments (`choose` is
+    compared, so give a function of a module or a frozen dataclass that can be called); rows that
+    make no task are counted and logged.
+
+    Raises:
+        ConfigError: data that is absent or malformed, or not one row that makes a task.
+    """
+    return RowTasks(_index(rows, choose, rows.stamps()), split, seed=seed)
+
+
+@lru_cache(maxsize=4)  # train and eval share one, and `arl train` asks for each more than once
+def _index(rows: Rows, choose: ChooseMaker, stamps: tuple[object, ...]) -> RowIndex:
+    return build_index(
+        rows.readers(), choose, eval_fraction=rows.eval_fraction, weight_field=rows.weight_field
+    )

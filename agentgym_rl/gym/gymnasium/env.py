@@ -1,0 +1,147 @@
+"""One of our environments as a `gymnasium.Env`, for code that is not async."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, Task, TaskSource, checked_task
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.registry import make_sandbox, spec
+from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.gym.wrappers import Record
+
+from .loop_thread import LoopThread
+from .spaces import Messages, Reply, message_of
+
+MARGIN_S = 10.0
+"""Waited beyond the environment's own deadline, which should have passed by then."""
+SANDBOX_START_S = 120.0
+
+
+class SyncGym(gymnasium.Env[list[Message], Any]):
+    """Plays the tasks of `env` (an id of ours or an EnvSpec) one after another.
+
+    An action is the text of a reply, or a whole assistant message; an observation is the list of
+    new messages. `reset(seed=)` starts the tasks of that seed from the first, `reset()` goes on
+    to the next. `options` and further arguments are what `agentgym_rl.make` takes; `sandbox`
+    names the backend for environments that run programs, started with the first `reset`. An
+    environment whose own option is called `id` takes it as `env_id`: `gymnasium.make` has an `id`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        "render_modes": ["ansi"],
+        "render_fps": 1,  # Gymnasium wants one
+    }
+
+    def __init__(
+        self,
+        env: str | EnvSpec,
+        *,
+        render_mode: str | None = None,
+        split: Split = "train",
+        sandbox: str = "local",
+        sandbox_options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ConfigError(f"render_mode: got {render_mode!r}, allowed: ansi")
+        found = spec(env) if isinstance(env, str) else env
+        if found.argument == "id" and "env_id" in more:
+            more["id"] = more.pop("env_id")
+        self._arl_spec = found.with_options(**{**(options or {}), **more})
+        self._env = _recorded(self._arl_spec.make(), render_mode)
+        self._split: Split = split
+        self._sandbox = (sandbox, dict(sandbox_options or {}))
+        self._backend: Any = None
+        self._loop: LoopThread | None = None
+        self._tasks: TaskSource | None = None
+        self._next = 0
+        self.render_mode = render_mode
+        self.action_space = Reply()
+        self.observation_space = Messages()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """The first messages of the next task, or of `options["task"]`, and `info`, which has
+        `tools`.
+
+        Raises:
+            EnvError: `options["task"]` is no Task, or an option is unknown.
+        """
+        super().reset(seed=seed)
+        options = dict(options or {})
+        given = options.pop("task", None)
+        task = self._next_task(seed) if given is None else checked_task(given)
+        options["task"] = task
+        if self._env.needs_sandboxes:
+            options.setdefault("sandboxes", self._started())
+        messages, info = self._run(self._env.reset(seed=task.seed, options=options))
+        return list(messages), {**info, "tools": self.tools}
+
+    @property
+    def tools(self) -> list[ToolSpec]:
+        """The tools that a reply may call, as a request to OpenAI has them."""
+        return list(self._env.tools)
+
+    def step(
+        self, action: str | Message
+    ) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
+        step = self._run(self._env.step(message_of(action)))
+        info = dict(step.info)
+        info.pop("episode", None)  # Gymnasium's own wrapper wants to be the one to add it
+        return list(step.observation), step.reward, step.terminated, step.truncated, info
+
+    def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The conversation so far, with render_mode="ansi"."""
+        return self._env.render() if isinstance(self._env, Record) else None
+
+    def close(self) -> None:
+        if self._loop is None:
+            return
+        try:
+            self._run(self._env.close())
+        finally:
+            self._end_loop()
+            self._loop = self._backend = None
+
+    def _next_task(self, seed: int | None) -> Task:
+        if seed is not None or self._tasks is None:
+            seed = int(self.np_random.integers(2**53)) if seed is None else seed
+            self._tasks, self._next = self._arl_spec.task_source(self._split, seed=seed), 0
+        try:
+            task = self._tasks[self._next]
+        except IndexError:  # once through all of them
+            if self._next == 0:
+                raise
+            self._next = 0
+            task = self._tasks[0]
+        self._next += 1
+        return task
+
+    def _started(self) -> Any:
+        if self._backend is None:
+            backend = make_sandbox(self._sandbox[0], **self._sandbox[1])
+            self._thread().hold(backend, timeout_s=SANDBOX_START_S)
+            self._backend = backend
+        return self._backend
+
+    def _run(self, work: Any) -> Any:
+        return self._thread().run(work, timeout_s=self._env.step_timeout_s + MARGIN_S)
+
+    def _thread(self) -> LoopThread:
+        if self._loop is None:
+            self._loop = LoopThread()
+            self._end_loop = weakref.finalize(self, self._loop.close)
+        return self._loop
+
+
+def _recorded(env: Env, render_mode: str | None) -> Env:
+    return env if render_mode is None else Record(env)

@@ -1,0 +1,231 @@
+"""Names for environments, agents and sandboxes: `register`, `make`, `spec`, as in Gymnasium.
+
+Ids are `[namespace/]name-vN`; without a version the latest is meant. `module:attr` works
+everywhere an id does. Plugins of other packages are found through the entry-point groups
+`agentgym_rl.envs`, `.agents` and `.sandboxes`; one is imported when its id is asked for, all by
+`arl list`, none at import, and a broken one is a warning row, not a crash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import sys
+import traceback
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, overload
+
+from pydantic import ValidationError
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.imports import import_object
+
+from .agent import Agent
+from .env import Env
+from .gymnasium import ids as gymnasium_ids
+from .sandbox import Limits, SandboxBackend
+from .specs import EnvSpec, Kind, Spec
+
+_ID = re.compile(r"(?:[\w.-]+/)?[A-Za-z_][\w.-]*")
+_CALLED: dict[Kind, str] = {"env": "an env", "agent": "an agent", "sandbox": "a sandbox"}
+_GROUPS: dict[Kind, str] = {"env": "envs", "agent": "agents", "sandbox": "sandboxes"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of `arl list`: a spec, or the traceback of a plugin that failed to load."""
+
+    id: str
+    kind: Kind
+    spec: Spec | None
+    error: str = ""
+
+
+_registered: dict[tuple[Kind, str], Spec] = {}
+
+
+def register(
+    id: str,
+    entry_point: str,
+    *,
+    kind: Kind = "env",
+    kwargs: Mapping[str, Any] | None = None,
+    description: str = "",
+    force: bool = False,
+    **limits: Any,
+) -> Spec:
+    """Give `entry_point` ("module:Class") a name.
+
+    `limits` of an environment are the other fields of `EnvSpec`: max_turns, step_timeout_s,
+    wrappers, argument, max_attempts and what goes with it.
+
+    Raises:
+        ConfigError: the id is malformed, or taken and `force` is False; `limits` has something
+            else, or what is out of range.
+    """
+    if not _ID.fullmatch(id):
+        raise ConfigError(f"bad id {id!r}: expected [namespace/]name or [namespace/]name-vN")
+    if (kind, id) in _registered and not force:
+        raise ConfigError(f"{kind} {id!r} is registered already; pass force=True to replace it")
+    try:
+        made = _new(kind)(
+            id=id,
+            kind=kind,
+            entry_point=entry_point,
+            kwargs=dict(kwargs or {}),
+            description=description,
+            **limits,
+        )
+    except ValidationError as error:
+        raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
+    _registered[kind, id] = made
+    if kind == "env":
+        gymnasium_ids.publish(id)
+    return made
+
+
+@overload
+def spec(id: str, *, kind: Literal["env"] = "env") -> EnvSpec: ...
+@overload
+def spec(id: str, *, kind: Kind) -> Spec: ...
+def spec(id: str, *, kind: Kind = "env") -> Spec:
+    """The spec behind an id, a `module:attr`, or a `name:value` (see `EnvSpec.argument`).
+
+    Raises:
+        ConfigError: nothing has that id; the message names the nearest ones.
+    """
+    if ":" in id:
+        return (_with_argument(id) if kind == "env" else None) or _at(id, kind)
+    row = _row(id, kind)
+    if row is None:
+        _points.cache_clear()  # it may have been installed since
+        row = _row(id, kind)
+    if row is None:
+        known = names(kind)
+        near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        raise ConfigError(f"no {kind} is called {id!r}; {hint} (`arl list` shows all)")
+    if row.spec is None:
+        raise ConfigError(f"the plugin of {kind} {row.id!r} is broken:\n{row.error}")
+    return row.spec
+
+
+def make(id: str | EnvSpec, **kwargs: Any) -> Env:
+    """A new environment, inside the wrappers that `agentgym_rl.gym.wrappers` draws.
+
+    `max_turns`, `step_timeout_s`, `wrappers`, `max_attempts` and what goes with it are what
+    `EnvSpec` says; everything else is an option of the environment, which gets copies of lists and
+    tables. `make(env.spec)` makes another one of the same.
+
+    Raises:
+        ConfigError: nothing has that id, or it does not take these options.
+    """
+    return (spec(id) if isinstance(id, str) else id).make(**kwargs)
+
+
+def pprint_registry() -> None:
+    """Print the ids of all environments, a line each, as Gymnasium's does."""
+    for row in listing("env"):
+        print(f"{row.id:<24} {row.spec.description if row.spec else 'BROKEN'}")
+
+
+def make_agent(id: str, **kwargs: Any) -> Agent:
+    """A new agent."""
+    return spec(id, kind="agent").make(**kwargs)
+
+
+def make_sandbox(id: str, **kwargs: Any) -> SandboxBackend:
+    """A new sandbox backend, which `async with` starts.
+
+    `limits` may be a mapping, as a configuration file has it (see `sandbox.Limits`).
+
+    Raises:
+        ConfigError: it cannot be imported, or does not take these options.
+    """
+    if isinstance(limits := kwargs.get("limits"), Mapping):
+        try:
+            kwargs["limits"] = Limits(**limits)
+        except (TypeError, ValueError) as error:
+            known = ", ".join(field.name for field in dataclasses.fields(Limits))
+            raise ConfigError(f"sandbox {id}, limits: {error}; there are {known}") from error
+    return spec(id, kind="sandbox").make(**kwargs)
+
+
+def listing(kind: Kind) -> list[Listed]:
+    """Everything of a kind: registered here first, then plugins; broken ones carry an error."""
+    _points.cache_clear()
+    rows = [_row(id, kind) for id in sorted(names(kind))]
+    return [row for row in rows if row is not None]
+
+
+def _row(id: str, kind: Kind) -> Listed | None:
+    """What `id` means; of all plugins only its own is imported."""
+    wanted = id if (kind, id) in _registered else _latest(id, names(kind))
+    if wanted is None:
+        return None
+    if (kind, wanted) in _registered:
+        return Listed(wanted, kind, _registered[kind, wanted])
+    return _read_plugin(_points(kind, tuple(sys.path))[wanted], kind)
+
+
+def names(kind: Kind) -> set[str]:
+    """Every id of a kind, registered here or a plugin's; imports none of them."""
+    here = {id for k, id in _registered if k == kind}
+    return here | _points(kind, tuple(sys.path)).keys()
+
+
+@lru_cache(maxsize=8)
+def _points(kind: Kind, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """The plugins that are installed along `path`, which is `sys.path`: slow to find."""
+    found = entry_points(group=f"agentgym_rl.{_GROUPS[kind]}")
+    return {point.name: point for point in reversed(tuple(found))}  # the first of a name is meant
+
+
+def _read_plugin(point: EntryPoint, kind: Kind) -> Listed:
+    try:
+        found = point.load()
+        if not isinstance(found, Spec):
+            found = _new(kind)(id=point.name, kind=kind, entry_point=point.value)
+            about = (found.load().__doc__ or "").strip().partition("\n")[0]
+            found = found.model_copy(update={"description": about})
+        return Listed(point.name, kind, _of_kind(found, kind))
+    except (Exception, SystemExit):  # a broken plugin of somebody else must not break `arl list`
+        return Listed(point.name, kind, None, traceback.format_exc(limit=-3))
+
+
+def _new(kind: Kind) -> type[Spec]:
+    return EnvSpec if kind == "env" else Spec
+
+
+def _at(path: str, kind: Kind) -> Spec:
+    found = import_object(path)
+    if not isinstance(found, Spec):
+        found = _new(kind)(id=path, kind=kind, entry_point=path)
+    return _of_kind(found, kind)
+
+
+def _with_argument(id: str) -> EnvSpec | None:
+    """The spec of `name:value`; None where no environment of that name takes a value."""
+    name, _, value = id.partition(":")
+    row = _row(name, "env")
+    found = row.spec if row else None
+    if not isinstance(found, EnvSpec) or not found.argument:
+        return None
+    return found.model_copy(update={"id": id, "kwargs": found.kwargs | {found.argument: value}})
+
+
+def _of_kind(found: Spec, kind: Kind) -> Spec:
+    if found.kind != kind:
+        raise ConfigError(f"{found.id!r} is {_CALLED[found.kind]}, not {_CALLED[kind]}")
+    return found
+
+
+def _latest(id: str, known: Collection[str]) -> str | None:
+    if id in known:
+        return id
+    versions = [name for name in known if re.fullmatch(re.escape(id) + r"-v\d+", name)]
+    return max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=None)

@@ -1,0 +1,64 @@
+"""`arl new`: a package of one's own that installs, passes `arl check` and trains at once.
+
+The folders here are what is written: `$name` and `$Class` are filled in, in file names
+too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from pathlib import Path
+from string import Template
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym import registry
+
+_TEMPLATES = Path(__file__).parent / "env"
+_SUFFIX = ".tmpl"
+
+
+def new_env(name: str, folder: Path) -> list[Path]:
+    """Write the package of an environment called `name` into `folder`; the files, in order.
+
+    Raises:
+        ConfigError: no name for an environment, or something is in the folder already.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise ConfigError(
+            f"{name!r} cannot name an environment and its Python module: lower-case letters, "
+            "digits and _, a letter first, as in my_env"
+        )
+    words = {"name": name, "Class": "".join(word.capitalize() for word in name.split("_"))}
+    if taken := _taken(name, words["Class"]):
+        raise ConfigError(f"{name!r} cannot name a new environment: {taken}; try my_{name}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already, and not empty: choose another with --into")
+    files = [folder / _filled(str(file.relative_to(_TEMPLATES)), words) for file in _templates()]
+    for source, file in zip(_templates(), files, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_filled(source.read_text(encoding="utf-8"), words), encoding="utf-8")
+    return files
+
+
+def _taken(name: str, class_name: str) -> str:
+    """What has the name already; "" if nothing has."""
+    if keyword.iskeyword(class_name):
+        return f"its class would be {class_name}, which is a word of Python's own"
+    if name in sys.stdlib_module_names:
+        return f"Python's own module {name} would be hidden by it"
+    module = importlib.util.find_spec(name)
+    if module is not None and module.origin is not None:  # a mere folder has no origin
+        return f"there is a module of that name, {module.origin}"
+    ids = [id for id in registry.names("env") if re.fullmatch(rf"{name}(-v\d+)?", id)]
+    return f"{', '.join(sorted(ids))} is there (`arl list`)" if ids else ""
+
+
+def _templates() -> list[Path]:
+    return sorted(_TEMPLATES.rglob(f"*{_SUFFIX}"))
+
+
+def _filled(text: str, words: dict[str, str]) -> str:
+    return Template(text.removesuffix(_SUFFIX)).substitute(words)

@@ -1,0 +1,359 @@
+"""Options as JSON has them: objects, arrays, texts, numbers, true, false and null.
+
+Specs: how to make something of a kind. Plain JSON, so they travel between processes.
+
+A spec needs no registry at the other end: its entry point says where the class is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentgym_rl.core.errors import ArlError, ConfigError
+from agentgym_rl.core.task import Split, TaskSource
+from agentgym_rl.gym.wrappers.attempts import FEEDBACK
+from agentgym_rl.runtime.imports import import_object
+
+from .agent import Agent
+from .env import Env
+from .sandbox import SandboxBackend
+from .sync_env import SyncEnv, to_async
+from .wrappers import Attempts, OrderEnforcing, PassiveChecker, Timeout, TurnLimit
+
+
+def copied(value: Any) -> Any:
+    """`value` with dicts, lists and sets of its own, however deep; other objects are the same."""
+    kind = type(value)
+    if kind is dict:
+        return {name: copied(item) for name, item in value.items()}
+    if kind in (list, tuple):
+        return kind(copied(item) for item in value)
+    return set(value) if kind is set else value
+
+
+def not_json(value: Any, name: str) -> str:
+    """What JSON has no word for in `value`, which is called `name`: "kwargs.when is a date"; "":
+    there is nothing."""
+    match value:
+        case None | str() | int():
+            return ""
+        case float():
+            return "" if math.isfinite(value) else f"{name} is {value}"
+        case list() | tuple():
+            found = (not_json(item, f"{name}[{place}]") for place, item in enumerate(value))
+        case dict():
+            found = (
+                not_json(item, f"{name}.{key}")
+                if isinstance(key, str)
+                else f"{name} has the key {key!r}"
+                for key, item in value.items()
+            )
+        case _:
+            return f"{name} is a {type(value).__name__}"
+    return next(filter(None, found), "")
+
+
+Kind = Literal["env", "agent", "sandbox"]
+_BASES: dict[Kind, tuple[type, ...]] = {
+    "env": (Env, SyncEnv),
+    "agent": (Agent,),
+    "sandbox": (SandboxBackend,),
+}
+
+
+class Spec(BaseModel):
+    """How to make something of a kind."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    kind: Kind
+    entry_point: str
+    """`module:Class`; called with `kwargs` and what `make` is given."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    description: str = ""
+
+    def to_json(self) -> str:
+        """The spec as JSON; raises ConfigError where `kwargs` hold what JSON has no word for."""
+        if problem := not_json(_fields(self), "spec"):
+            raise ConfigError(f"the spec of {self.id} is no JSON: {problem}")
+        try:
+            return self.model_dump_json()
+        except ValueError as error:  # half a character, say
+            raise ConfigError(f"the spec of {self.id} is no JSON: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The inverse of `to_json`; raises ConfigError on anything else."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"no {cls.__name__}: {error}") from error
+
+    def load(self) -> type:
+        """The class itself.
+
+        Raises:
+            ConfigError: the entry point cannot be imported or is of another kind.
+        """
+        target = import_object(self.entry_point)
+        bases = _BASES[self.kind]
+        if not (isinstance(target, type) and issubclass(target, bases)):
+            raise ConfigError(
+                f"{self.id}: {self.entry_point} is {target!r}, "
+                f"expected a subclass of agentgym_rl.{bases[0].__name__}"
+            )
+        return target
+
+    def make(self, **kwargs: Any) -> Any:
+        """A new instance.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        cls, options = self.load(), self.kwargs | kwargs
+        try:
+            return cls(**copied(options))
+        except ArlError:  # says already whose fault it is
+            raise
+        except (Exception, SystemExit) as error:  # somebody else's code
+            raise self._refused("be made", options, error) from error
+
+    def _refused(self, what: str, options: Mapping[str, Any], error: BaseException) -> ConfigError:
+        refusing = _refusing(self.load(), error)
+        known = _parameters(refusing)
+        takes = f"{known}, set as --{self.kind}.options.NAME=VALUE" if known else "no options"
+        near = _near(refusing, error, also=_OF_MAKE if self.kind == "env" else ())
+        return ConfigError(
+            f"{self.kind} {self.id} cannot {what} with options {dict(options)}: "
+            f"{type(error).__name__}: {error}{_place(error)}{near}; it takes {takes}"
+        )
+
+
+class WrapperSpec(BaseModel):
+    """A wrapper of one's own: `entry_point` ("module:Class") is called with env and `kwargs`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    entry_point: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        """ "module:Class" alone does where there are no kwargs."""
+        return {"entry_point": value} if isinstance(value, str) else value
+
+    def wrap(self, env: Env) -> Env:
+        """`env` inside a new wrapper.
+
+        Raises:
+            ConfigError: it cannot be imported, or refuses.
+        """
+        try:
+            wrapped = import_object(self.entry_point)(env, **copied(self.kwargs))
+        except ArlError:
+            raise
+        except (Exception, SystemExit) as error:  # somebody else's code
+            raise ConfigError(
+                f"wrapper {self.entry_point} with {self.kwargs}: {error!r}{_place(error)}"
+            ) from error
+        if not isinstance(wrapped, Env):
+            raise ConfigError(f"wrapper {self.entry_point} gave {wrapped!r}, expected an Env")
+        return wrapped
+
+
+class EnvSpec(Spec):
+    """How to make an environment, wrappers included (`gym.wrappers` draws their order)."""
+
+    kind: Literal["env"] = "env"  # pyright: ignore[reportIncompatibleVariableOverride]
+    argument: str = ""
+    """The option that `<name>:<value>` sets, where the id may be written so, as in
+    `gymnasium:FrozenLake-v1`."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Assistant messages of an episode; None: what the environment says."""
+    step_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest step; None: what the environment says."""
+    wrappers: tuple[WrapperSpec, ...] = ()
+    """Yours, innermost first."""
+    max_attempts: int = Field(default=1, ge=1)
+    """Times a task may be tried in an episode (see `wrappers.Attempts`)."""
+    feedback: str = FEEDBACK
+    """What the agent is told after an attempt without success; like the two below, there for
+    those who set `max_attempts` later."""
+    retry_discount: float = Field(default=1.0, ge=0, le=1)
+    """The reward's factor for each attempt that was needed before."""
+    success_reward: float = 1.0
+    """An attempt that pays less is no success."""
+
+    def load(self) -> type:
+        """The class itself.
+
+        Raises:
+            ConfigError: it cannot be imported, is no environment, or has a parameter of its own
+                that is called like an option of `make`.
+        """
+        cls = super().load()
+        if taken := _taken(cls):
+            raise ConfigError(
+                f"{self.id}: {self.entry_point} has the parameter {', '.join(taken)}, which it "
+                "would never be given: `make` has an option of that name; call it something else"
+            )
+        return cls
+
+    def make(self, **kwargs: Any) -> Env:
+        """A new environment; what has the name of a field from `max_turns` on replaces the spec's
+        own, everything else is an option of the environment.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        return self.with_options(**kwargs).maker()()
+
+    def maker(self) -> Callable[[], Env]:
+        """`make`, everything looked up already: for many of the same.
+
+        Raises:
+            ConfigError: it cannot be imported. The maker: see `make`.
+        """
+        cls = self.load()
+
+        def make() -> Env:
+            try:
+                return wrapped(cls(**copied(self.kwargs)), self)
+            except ArlError:  # says already whose fault it is
+                raise
+            except (Exception, SystemExit) as error:  # somebody else's code
+                raise self._refused("be made", self.kwargs, error) from error
+
+        return make
+
+    def with_options(self, **kwargs: Any) -> EnvSpec:
+        """The spec that makes what `make(**kwargs)` makes.
+
+        Raises:
+            ConfigError: a limit is out of range, or is one of attempts where there is only one.
+        """
+        if not kwargs:
+            return self
+        ours = {name: kwargs.pop(name) for name in _OF_MAKE if name in kwargs}
+        try:
+            made = type(self).model_validate(
+                {**dict(self), **ours, "kwargs": self.kwargs | kwargs}, strict=False
+            )
+        except ValidationError as error:
+            raise ConfigError(f"env {self.id}: {error}") from error
+        idle = [name for name in _OF_ATTEMPTS if name in ours]
+        if idle and made.max_attempts == 1:
+            raise ConfigError(
+                f"env {self.id}: {', '.join(idle)} would do nothing with max_attempts = 1; set "
+                "max_attempts above 1 with it"
+            )
+        return made
+
+    def task_source(self, split: Split, *, seed: int, **kwargs: Any) -> TaskSource:
+        """The tasks of the environment's `split`.
+
+        Raises:
+            ConfigError: it cannot be imported, or does not take these options.
+        """
+        spec = self.with_options(**kwargs)
+        cls = spec.load()
+        try:
+            return cls.task_source(split, seed=seed, **copied(spec.kwargs))
+        except ArlError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._refused("give its tasks", spec.kwargs, error) from error
+
+
+def wrapped(made: Env | SyncEnv, spec: EnvSpec) -> Env:
+    """`made` inside the wrappers of `spec` and those that every environment gets."""
+    env = to_async(made) if isinstance(made, SyncEnv) else made
+    env.spec = spec
+    limit_s = env.step_timeout_s if spec.step_timeout_s is None else spec.step_timeout_s
+    env = Timeout(PassiveChecker(env), limit_s)
+    attempts = None
+    if spec.max_attempts > 1:
+        env = attempts = Attempts(
+            env, spec.max_attempts, spec.feedback, spec.retry_discount, spec.success_reward
+        )
+    for wrapper in spec.wrappers:
+        env = wrapper.wrap(env)
+    if spec.wrappers:  # what yours return is to be what the contract says, too
+        env = PassiveChecker(env)
+    max_turns = env.max_turns if spec.max_turns is None else spec.max_turns
+    if attempts is not None:
+        attempts.turns = max_turns
+    return OrderEnforcing(env if max_turns is None else TurnLimit(env, max_turns))
+
+
+_OF_ATTEMPTS = ("feedback", "retry_discount", "success_reward")
+_OF_MAKE = ("max_turns", "step_timeout_s", "wrappers", "max_attempts", *_OF_ATTEMPTS)
+
+
+@lru_cache(maxsize=256)  # it takes longer than the making of an environment
+def _taken(cls: type) -> tuple[str, ...]:
+    """Options of `make` that `cls` has a parameter for."""
+    try:
+        parameters = inspect.signature(cls).parameters
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return ()
+    return tuple(name for name in _OF_MAKE if name in parameters)
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    """By name, as they are; wrappers' by name, too."""
+    return {
+        name: [_fields(wrapper) for wrapper in value] if name == "wrappers" else value
+        for name, value in model
+    }
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the foreign code that raised, if it ran at all."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first one is the call here
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+_UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def _refusing(cls: type, error: BaseException) -> Callable[..., Any]:
+    """Return what did not know a keyword: `cls`, or the class or function its code called."""
+    frames = [*traceback.walk_tb(error.__traceback__)][1:]
+    if (match := _UNEXPECTED.match(str(error))) and frames:
+        found = frames[-1][0].f_globals.get(match[1])
+        return found if callable(found) else cls
+    return cls
+
+
+def _near(refusing: Callable[..., Any], error: BaseException, *, also: Sequence[str]) -> str:
+    """Return "; did you mean level?" where `error` names a keyword that nobody knows."""
+    match = _UNEXPECTED.match(str(error))
+    if not match:
+        return ""
+    try:
+        names = [*inspect.signature(refusing).parameters, *also]
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return ""
+    near = difflib.get_close_matches(match[2], names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _parameters(cls: Callable[..., Any]) -> str:
+    """`level=1, max_turns=None`; those without a default are required."""
+    try:
+        found = inspect.signature(cls).parameters.values()
+    except (ValueError, TypeError):  # classes written in C do not tell
+        return "..."
+    return ", ".join(str(p.replace(annotation=p.empty)) for p in found)

@@ -1,0 +1,219 @@
+"""The base class of environments with tools: methods are tools, everything else is two hooks."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from abc import abstractmethod
+from collections.abc import Awaitable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, ClassVar
+
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.task import Task, checked_task
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.sandbox import SandboxBackend
+
+from .answers import answer_calls
+from .calls import BadCall, Call, text_of
+from .schema import Tool, is_tool
+
+_call_number: ContextVar[int] = ContextVar("_call_number", default=0)
+"""Which call of its episode runs here; tools that wait run side by side, in a context each."""
+
+
+class ToolEnv(Env):
+    """Write the tools as methods with `@tool` above, `begin`, and `finish`.
+
+    A message with tool calls is answered by tool messages, one per call; whatever is wrong with
+    a call is said in its message, which starts "error:", and in `info["tool_errors"]`. A message
+    without calls goes to `finish`. `info["metrics"]` counts `tool_calls` and `tool_errors`.
+
+    Tools end an episode by `self.end(reward)`. What they raise becomes a tool message, except
+    InfraError, and what says that memory, handles, disk or a connection were wanting, which
+    becomes one: nobody is to blame for that.
+
+    Raises:
+        TypeError: when a class is made: two methods are tools of one name, or one can be none.
+    """
+
+    max_calls_per_message: ClassVar[int] = 32
+    max_concurrent_calls: ClassVar[int] = 8
+    """Of the calls of one message; those of plain `def` tools run one after the other."""
+
+    task: Task
+    """What is played; from `begin` on."""
+    random: random.Random
+    """Seeded anew with each task; from `begin` on."""
+    sandboxes: SandboxBackend | None = None
+    """Started; from `begin` on, where `needs_sandboxes`."""
+    verifier: Any = None
+    """The run's `VerifierPool` from `begin` on, where `uses_verifier`; None: there is none, and
+    `VerifierHandle(self.verifier)` is then one of its own, for `close` to close."""
+
+    _all_tools: ClassVar[Mapping[str, Tool]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._all_tools = _tools_of(cls)
+        if "tools" not in vars(cls):
+            cls.tools = tuple(found.spec for found in cls._all_tools.values())
+
+    @abstractmethod
+    def begin(self, task: Task) -> list[Message] | Awaitable[list[Message]]:
+        """Set the episode up; the first messages. May be `async def`."""
+
+    def finish(self, text: str) -> float | Step | Awaitable[float | Step]:
+        """Answer a message without tool calls: a reward ends the episode, a Step says it all.
+
+        May be `async def`. By default such a message is the end, and worth nothing.
+        """
+        return 0.0
+
+    def task_options(self) -> Mapping[str, Any]:
+        """What `task_source` is to be given when `reset` is given no task: your own options."""
+        return {}
+
+    def use_tools(self, names: Iterable[str]) -> None:
+        """Offer the tools so called, in this order, and no others.
+
+        Raises:
+            ConfigError: there is no such tool.
+        """
+        names = list(names)
+        if unknown := [name for name in names if name not in self._all_tools]:
+            raise ConfigError(
+                f"{type(self).__name__} has no tools {unknown}; it has {list(self._all_tools)}"
+            )
+        self.tools = tuple(self._all_tools[name].spec for name in names)
+
+    def end(self, reward: float, **info: Any) -> None:
+        """Called by a tool: the episode ends with this message's answers.
+
+        The first one counts, in the order of the calls, whichever of those that wait is done
+        first. Calls that have not begun are then answered with an error, and not run.
+        """
+        number = _call_number.get()
+        if self._ended is None or number < self._ended[0]:
+            self._ended = (number, reward, info)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Start `options["task"]`, or else the first training task of `seed`.
+
+        `options["sandboxes"]` and `options["verifier"]` become `self.sandboxes` and
+        `self.verifier`.
+
+        Raises:
+            EnvError: unknown options, no Task, or no sandboxes where they are needed.
+        """
+        options = dict(options or {})
+        task = options.pop("task", None)
+        self.sandboxes = options.pop("sandboxes", None)
+        self.verifier = options.pop("verifier", None)
+        if options:
+            allowed = "task, sandboxes, verifier"
+            raise EnvError(f"unknown reset options {sorted(options)}; allowed: {allowed}")
+        if self.needs_sandboxes and self.sandboxes is None:
+            raise EnvError(
+                "options['sandboxes']: got none, expected a started SandboxBackend: "
+                "async with agentgym_rl.make_sandbox('local') as sandboxes"
+            )
+        if task is None:
+            seed = random.getrandbits(53) if seed is None else seed
+            task = type(self).task_source("train", seed=seed, **self.task_options())[0]
+        task = checked_task(task)
+        self._playing = False
+        self.task, self.random = task, random.Random(task.seed)
+        self._tool_calls = self._tool_errors = self._begun = 0
+        self._ended: tuple[int, float, dict[str, Any]] | None = None
+        begun = self.begin(task)
+        messages = await begun if inspect.isawaitable(begun) else begun
+        self._playing = True
+        return messages, {"task_id": task.id}
+
+    _playing = False
+
+    async def step(self, action: Message) -> Step:
+        """Carry out the tool calls of `action`, or give its text to `finish`.
+
+        Raises:
+            EnvError: there is no episode: before `reset`, or after its end.
+            InfraError: a tool raised it.
+        """
+        if not self._playing:
+            raise EnvError("step without an episode: call reset first")
+        calls = action.get("tool_calls")
+        step = await (self._call(calls) if calls else self._finish(text_of(action)))
+        self._playing = not (step.terminated or step.truncated)
+        return step
+
+    async def close(self) -> None:
+        """Release what `begin` set up; call it where you override it."""
+        self._playing = False
+
+    async def _call(self, calls: Any) -> Step:
+        answered = await answer_calls(
+            calls,
+            self._run,
+            max_calls=self.max_calls_per_message,
+            max_concurrent=self.max_concurrent_calls,
+        )
+        self._tool_calls += len(answered.messages)
+        self._tool_errors += len(answered.errors)
+        errors = {"tool_errors": answered.errors} if answered.errors else {}
+        if self._ended is None:
+            return Step(answered.messages, 0.0, False, False, self._info() | errors)
+        _, reward, info = self._ended
+        info = self._info({"stop_reason": "tool"} | info) | errors
+        return Step(answered.messages, reward, True, False, info)
+
+    def _run(self, call: Call) -> Any:
+        offered = [each["function"]["name"] for each in self.tools]
+        if call.name not in offered:
+            raise BadCall(f"no such tool; expected one of: {', '.join(offered) or 'none'}")
+        if self._ended is not None:
+            raise BadCall("not run: a call before it has ended the episode")
+        found = self._all_tools[call.name]
+        arguments = found.read(call.arguments)
+        self._begun += 1
+        _call_number.set(self._begun)
+        return found.function(self, **arguments)
+
+    async def _finish(self, text: str) -> Step:
+        finished = self.finish(text)
+        if inspect.isawaitable(finished):
+            finished = await finished
+        if not isinstance(finished, tuple):
+            return Step([], float(finished), True, False, self._info({"stop_reason": "answer"}))
+        ended = {"stop_reason": "answer"} if finished.terminated else {}
+        return finished._replace(info=self._info(ended | finished.info))
+
+    def _info(self, info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        info = dict(info or {})
+        counted = {"tool_calls": self._tool_calls, "tool_errors": self._tool_errors}
+        metrics = counted | info.pop("metrics", {})
+        return {"task_id": self.task.id, "metrics": metrics, **info}
+
+
+def _tools_of(cls: type) -> dict[str, Tool]:
+    """By name, those of its bases first; a method that hides a tool and is none takes it away."""
+    methods: dict[str, Any] = {}
+    for each in reversed(cls.__mro__):
+        methods |= {
+            name: value for name, value in vars(each).items() if name in methods or is_tool(value)
+        }
+    tools: dict[str, Tool] = {}
+    for method, value in methods.items():
+        if not is_tool(value):
+            continue
+        found = Tool.of(value, method=True)
+        if (other := tools.get(found.name)) and other.function is not value:
+            raise TypeError(
+                f"{cls.__name__}: the methods {other.function.__name__} and {method} are both the "
+                f"tool {found.name!r}; give one of them another name"
+            )
+        tools[found.name] = found
+    return tools

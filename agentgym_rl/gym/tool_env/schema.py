@@ -1,0 +1,197 @@
+"""A tool made of a function: what it is called with comes from type hints and the docstring."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from agentgym_rl.core.chat import ToolSpec
+
+from .calls import BadCall
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__arl_tool__"
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
+_SECTION = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*")
+_ARGUMENT = re.compile(r"(?P<name>\w+)\s*(?:\([^)]*\))?:\s*(?P<text>.*)")
+_MAX_PROBLEMS = 3
+
+
+class ToolError(Exception):
+    """Raise it in a tool: the agent reads "error: " and your words. Nothing is logged."""
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(*, name: str = ..., description: str = ...) -> Callable[[F], F]: ...
+def tool(
+    function: Callable[..., Any] | None = None, /, *, name: str = "", description: str = ""
+) -> Any:
+    """Offer a method (`def` or `async def`) of a `ToolEnv` to the agent.
+
+    The arguments' types are the hints (anything pydantic knows; Annotated with Field adds
+    bounds and descriptions). The docstring's first paragraph is the description, its `Args:`
+    part describes the arguments. `name` and `description` replace what is found.
+    """
+
+    def mark(found: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(found, _MARK, (name, description))
+        return found
+
+    return mark if function is None else mark(function)
+
+
+def is_tool(value: object) -> bool:
+    """Whether `@tool` was written above it."""
+    return hasattr(value, _MARK)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that an agent may call."""
+
+    name: str
+    spec: ToolSpec
+    """The OpenAI function schema."""
+    function: Callable[..., Any]
+    signature: str
+    """What is expected, for an agent that got it wrong: `refund(order: integer, fast?: boolean)`"""
+    _adapter: TypeAdapter[dict[str, Any]]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, method: bool = False) -> Tool:
+        """The tool that `function` is; of a `method` the first parameter is left out.
+
+        Raises:
+            TypeError: a parameter has no type hint or cannot be given by name, or the docstring
+                describes one that is not there.
+        """
+        name, description = getattr(function, _MARK, ("", ""))
+        name = name or function.__name__
+        adapter, names = _adapter(function, method)
+        found, described = _documented(inspect.getdoc(function) or "")
+        if unknown := described.keys() - names:
+            raise TypeError(f"tool {name}: its docstring describes {sorted(unknown)}: no parameter")
+        parameters = _parameters(adapter.json_schema(), described)
+        spec: ToolSpec = {"name": name, "description": description or found}
+        return cls(
+            name=name,
+            spec={"type": "function", "function": {**spec, "parameters": parameters}},
+            function=function,
+            signature=f"{name}({_expected(parameters)})",
+            _adapter=adapter,
+        )
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """The arguments, as the types the function is written for.
+
+        They are read as strictly as JSON allows: "3" is no integer, 3.0 neither; 3 is a number,
+        and a date or an enum's value is a string. What a policy is paid for stays well-formed.
+
+        Raises:
+            BadCall: they are not what is expected; says what is.
+        """
+        try:
+            return self._adapter.validate_json(arguments or "{}")
+        except ValidationError as error:
+            raise BadCall(f"{_problems(error)}; expected {self.signature}") from error
+
+
+def _adapter(
+    function: Callable[..., Any], method: bool
+) -> tuple[TypeAdapter[dict[str, Any]], set[str]]:
+    """Reads arguments into a dict, without calling the function; and the parameters' names."""
+    signature = inspect.signature(function, eval_str=True)
+    parameters = list(signature.parameters.values())[1 if method else 0 :]
+    for each in parameters:
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            raise TypeError(f"tool {function.__name__}: {each} cannot be given by name")
+        if each.annotation is each.empty:
+            raise TypeError(f"tool {function.__name__}: parameter {each.name} has no type hint")
+
+    def collect(**arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    named = [each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
+    collect.__signature__ = inspect.Signature(named)  # pyright: ignore[reportFunctionMemberAccess]
+    collect.__annotations__ = {each.name: each.annotation for each in named}
+    takes: Any = collect  # a function is no type to a type checker
+    return TypeAdapter(takes, config=_CONFIG), {each.name for each in named}
+
+
+def _documented(text: str) -> tuple[str, dict[str, str]]:
+    """The first paragraph of a docstring, and its `Args:` by name."""
+    first = " ".join(text.split("\n\n", 1)[0].split())
+    described: dict[str, str] = {}
+    inside, margin, last = False, 0, ""
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if section := _SECTION.fullmatch(line):  # sections stand at the margin
+            inside, margin = section[1].startswith("Arg"), 0
+        elif inside and (words := line.strip()):
+            margin = margin or indent
+            found = _ARGUMENT.fullmatch(words) if indent <= margin else None
+            last = found["name"] if found else last
+            described[last] = f"{described.get(last, '')} {found['text'] if found else words}"
+    return first, {name: text.strip() for name, text in described.items()}
+
+
+def _parameters(schema: dict[str, Any], described: Mapping[str, str]) -> dict[str, Any]:
+    """The schema as short as it can be said, with descriptions."""
+    schema = _untitled(schema)
+    properties = schema.get("properties", {})
+    for name, text in described.items():
+        properties[name].setdefault("description", text)
+    kept = {key: schema[key] for key in ("required", "$defs") if key in schema}
+    return {"type": "object", "properties": properties, **kept}
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic makes of names; a property called title stays."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _untitled(each) for name, each in value.items()}
+        if key in ("properties", "$defs") and isinstance(value, dict)
+        else _untitled(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }
+
+
+def _expected(parameters: Mapping[str, Any]) -> str:
+    required = parameters.get("required", ())
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_type_word(schema)}"
+        for name, schema in parameters["properties"].items()
+    )
+
+
+def _type_word(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum") or [schema["const"]]
+        return "|".join(map(repr, values))
+    if "anyOf" in schema:
+        return "|".join(_type_word(each) for each in schema["anyOf"])
+    if "$ref" in schema:
+        return schema["$ref"].rsplit("/", 1)[-1]
+    return str(schema.get("type", "any"))
+
+
+def _problems(error: ValidationError) -> str:
+    """The first few, without what was got: it may be a megabyte."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] in ("json_invalid", "string_unicode", "arguments_type"):
+        return "arguments are no JSON object"
+    places = [".".join(map(str, each["loc"]))[:60] for each in found[:_MAX_PROBLEMS]]
+    return "; ".join(
+        f"{place}: {each['msg'][:120]}" for place, each in zip(places, found, strict=False)
+    )

@@ -1,0 +1,170 @@
+"""The process that workers are forked from, all they need imported: `python -m` this, one handle.
+
+It sees nothing of what workers are asked. It ends, and they with it, when the host hangs up or
+is no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier.inside import kernel, worker
+
+from .lock import Lock
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
+        self._control = control
+        self._max_answer_bytes: int = config["max_answer_bytes"]
+        self._children: set[int] = set()
+        self._generation = 0
+        self._lock = Lock(config["memory_mb"], config["isolated"])
+        self._lock.try_out(config["host"])
+        self._woken, self._wake = socket.socketpair()
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        """Obey the host until it hangs up."""
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        self._say("ready", self._lock.held, self._lock.notes)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._woken.fileno():
+                    self._woken.recv(4096)
+                elif not self._obey(self._control.recv(wire.MAX_CONTROL_BYTES)):
+                    return
+            self._reap()
+
+    def end(self) -> None:
+        """Every worker."""
+        for pid in self._children:
+            _kill_group(pid)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+    def _obey(self, message: bytes) -> bool:
+        if not message:
+            return False
+        command, *rest = wire.decode(message)
+        if command == "load":
+            self._load(*rest)
+        elif command == "spawn":
+            self._spawn()
+        return True
+
+    def _load(self, target: str) -> None:
+        """Import what `target` needs, for the workers to come."""
+        self._say("loading", target)
+        before = len(sys.modules)
+        problem = ""
+        try:
+            worker.function(target)
+        except BaseException as error:  # importing runs foreign code
+            problem = worker.describe(error)
+        if len(sys.modules) != before:
+            self._generation += 1
+        gc.collect()
+        gc.freeze()
+        self._say("loaded", target, problem, self._generation)
+
+    def _spawn(self) -> None:
+        mine, theirs = socket.socketpair()
+        zygote = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            mine.close()
+            theirs.close()
+            self._say("unable", f"fork: {error}")
+            return
+        if pid == 0:
+            try:
+                mine.close()
+                self._become_worker(theirs, zygote)
+            finally:
+                os._exit(125)
+        theirs.close()
+        self._children.add(pid)
+        pidfd = os.pidfd_open(pid)
+        self._say("spawned", pid, self._generation, handles=(mine.fileno(), pidfd))
+        mine.close()
+        os.close(pidfd)
+
+    def _become_worker(self, stream: socket.socket, zygote: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        kernel.die_with_parent(zygote)
+        os.setsid()
+        os.chdir("/")
+        os.environ.clear()
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")  # where memory is short, the machine takes this process first
+        for end in (self._control, self._woken, self._wake):
+            end.close()
+        fd = stream.detach()
+        os.dup2(0, 2)  # /dev/null
+        try:
+            self._lock.enter()
+            self._lock.leave_handles()
+        except Exception as error:
+            os.write(fd, wire.frame(wire.READY, wire.encode(worker.describe(error))))
+            return
+        os.write(fd, wire.frame(wire.READY, wire.encode("")))
+        worker.serve(fd, self._max_answer_bytes)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        """Collect the dead with what they may have left of their group, and tell the host."""
+        while self._children:
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if dead is None:
+                return
+            if dead.si_pid in self._children:
+                _kill_group(dead.si_pid)  # its number is not free for others before it is reaped
+            pid, status = os.waitpid(dead.si_pid, 0)
+            if pid in self._children:  # or of something that an imported module has started
+                self._children.remove(pid)
+                self._say("exited", pid, os.waitstatus_to_exitcode(status))
+
+    def _say(self, *message: Any, handles: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self._control, [wire.encode(message)], handles)
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # it may not have got to make its group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    _, config = wire.decode(control.recv(wire.MAX_CONTROL_BYTES))
+    kernel.die_with_parent(config["host"])
+    sys.path[:] = config["path"]
+    zygote = Zygote(control, config)
+    kernel.die_with_parent(config["host"])  # once more: a new user namespace may forget it
+    try:
+        zygote.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the host is gone
+    finally:
+        zygote.end()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,459 @@
+"""What came of a call, and what the pool counts.
+
+Functions called in processes that can be killed: for verifiers, which hang, crash and worse.
+
+    call ─► queue ─► a free worker ─► answer            the deadline begins at the worker
+                 ▲        │ too late, or dead
+                 └────────┴─► killed, replaced; the call tried once more in a fresh one
+
+It knows nothing of what it calls. Plain callbacks on the event loop do all of the work: a call
+is one future, and no task belongs to the pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from agentgym_rl.core.errors import ConfigError, VerifierError
+from agentgym_rl.gym.step_clock import OffTheClock
+from agentgym_rl.gym.verifier import worker as wire
+
+from .crew import Crew, CrewOptions
+from .worker import Worker
+
+Status = Literal["done", "error", "timeout", "crash", "memory"]
+"""`done`: the function returned. `error`: it raised. The other three: it did not return in time,
+its process died, or it wanted more memory than there is; each of them twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What came of a call."""
+
+    status: Status
+    value: Any = None
+    """What the function returned, through msgpack: tuples have become lists."""
+    error: str = ""
+    """Unless `done`: of `error` the type, the words and the last lines of the traceback."""
+    ms: float = 0.0
+    """Of the last attempt, from its dispatch to a free worker on."""
+    attempts: int = 1
+
+
+@dataclass
+class VerifierStats:
+    """What a pool did."""
+
+    calls: int = 0
+    """That came to an end (not those cancelled)."""
+    statuses: Counter[str] = field(default_factory=Counter[str])
+    """Calls by how they ended."""
+    retries: int = 0
+    """Second attempts, in a fresh worker."""
+    cancelled: int = 0
+    workers: int = 0
+    """Started so far."""
+    queue_s: float = 0.0
+    """Waits of calls for a free worker, their sum."""
+    queue_max_s: float = 0.0
+
+    @property
+    def timeouts(self) -> int:
+        return self.statuses["timeout"]
+
+    @property
+    def crashes(self) -> int:
+        """Memory limits included."""
+        return self.statuses["crash"] + self.statuses["memory"]
+
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 2
+WARN_CALLS, WARN_SHARE = 100, 0.01
+"""From so many calls on, a share of timeouts above this is warned of."""
+_ANSWERS: Sequence[Status] = ("done", "error", "memory")
+"""What a worker can say of itself."""
+
+
+class _Job:
+    __slots__ = (
+        "attempts", "body", "fresh", "future", "number", "off_clock", "queued", "started", "target",
+        "timeout_s", "timer", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        target: str,
+        body: bytes,
+        *,
+        timeout_s: float,
+        fresh: bool,
+        future: asyncio.Future[Called],
+    ) -> None:
+        self.target, self.body, self.timeout_s, self.fresh = target, body, timeout_s, fresh
+        self.future = future
+        self.attempts = self.number = 0
+        self.queued, self.started = time.perf_counter(), 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self.worker: Worker | None = None
+        self.off_clock = OffTheClock()
+
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class VerifierPool:
+    """`async with VerifierPool() as pool: called = await pool.call("module:function", ...)`.
+
+    Args:
+        num_workers: Processes that answer calls, each one at a time.
+        timeout_s: Longest time of a call, from its dispatch to a free worker on; waits for one
+            do not count, neither here nor as the time of an environment's step. It can take twice
+            that, being tried twice.
+        memory_mb: Address space that a worker may take.
+        max_calls: Calls after which a worker is replaced.
+        preload: Functions to import at the start; others are at their first call.
+        isolated: Lock the workers in, as far as this machine can; `isolation` says how far.
+        required: Words that have to be in `isolation` for the pool to start.
+        queue_timeout_s: Longest wait of a call for a free worker.
+        load_timeout_s: Longest time for importing a function's module, from its turn on.
+        start_timeout_s: Longest time for the start.
+        max_answer_bytes: What a function returns may not be larger.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 2,
+        *,
+        timeout_s: float = 5.0,
+        memory_mb: int = 2048,
+        max_calls: int = 5000,
+        preload: Sequence[str] = (),
+        isolated: bool = True,
+        required: Sequence[str] = (),
+        queue_timeout_s: float = 600.0,
+        load_timeout_s: float = 60.0,
+        start_timeout_s: float = 30.0,
+        max_answer_bytes: int = 1_000_000,
+    ) -> None:
+        self._options = CrewOptions(
+            num_workers, memory_mb, isolated, max_answer_bytes, load_timeout_s
+        )
+        self._timeout_s = timeout_s
+        self._max_calls = max_calls
+        self._preload = tuple(preload)
+        self._required = tuple(required)
+        self._queue_timeout_s = queue_timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._crew: Crew | None = None
+        self._queue: deque[_Job] = deque()
+        self._running: dict[Worker, _Job] = {}
+        self._loaded: set[str] = set()
+        self._broken: VerifierError | None = None
+        self._stats = VerifierStats()
+        self._warned = 0
+
+    # ------------------------------------------------------------------ life
+    async def __aenter__(self) -> Self:
+        if sys.platform != "linux":
+            raise ConfigError(f"the verifier pool needs Linux, this is {sys.platform}")
+        self._loop = asyncio.get_running_loop()
+        self._crew = Crew(
+            self._options,
+            on_free=self._pump,
+            on_frame=self._answered,
+            on_lost=self._lost,
+            on_broken=self._break,
+        )
+        try:
+            await self._start(self._crew)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _start(self, crew: Crew) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                await crew.started()
+        except TimeoutError:
+            raise VerifierError(
+                f"the verifier pool did not start in {self._start_timeout_s:g} s"
+            ) from None
+        self.require(*self._required)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for target in self._preload:
+                    tasks.create_task(self._load(crew, target), name=f"load {target}")
+        except* (ConfigError, VerifierError) as group:
+            first = group.exceptions[0]
+        else:
+            return
+        raise first
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every process; calls in flight raise VerifierError. Idempotent."""
+        crew, self._crew = self._crew, None
+        if crew is None:
+            return
+        self._stats.workers = crew.num_started
+        self._fail_all(VerifierError("the verifier pool was closed"))
+        await crew.end()
+
+    # ------------------------------------------------------------------ what it is, and did
+    @property
+    def isolation(self) -> frozenset[str]:
+        """What functions were refused when the locks were tried at the start, of: `network`,
+        `writes` (files), `exec` (programs and processes), `signals` (to others), `reads` (files
+        that are not the interpreter's or a module's, and other processes). Empty before."""
+        return self._crew.isolation if self._crew else frozenset()
+
+    def require(self, *words: str) -> None:
+        """Refuse to go on where `isolation` lacks one of `words`.
+
+        Raises:
+            ConfigError: says which, and what this machine has not.
+        """
+        missing = [word for word in words if word not in self.isolation]
+        if missing:
+            notes = "; ".join(self._crew.notes) if self._crew else ""
+            why = notes or "it was made with isolated=False, or is not running"
+            raise ConfigError(
+                f"the verifier pool cannot hold back {', '.join(missing)} here, which is required "
+                f"to run these verifiers ({why}); use a machine or container that has Landlock "
+                "and seccomp (Linux 6.2 or newer; docker 23 or newer)"
+            )
+
+    def stats(self) -> VerifierStats:
+        """The counters so far."""
+        if self._crew:
+            self._stats.workers = self._crew.num_started
+        return self._stats
+
+    # ------------------------------------------------------------------ calls
+    async def call(
+        self, target: str, *args: Any, timeout_s: float | None = None, fresh: bool = False
+    ) -> Called:
+        """Call `module:function` with JSON-able arguments in a worker.
+
+        fresh: In a worker that has served nobody, and serves nobody after: for functions that may
+            run code of those they judge, which could wait there for the next call.
+
+        Raises:
+            ConfigError: there is no such function, or its module cannot be imported.
+            TypeError, ValueError: an argument is not JSON-able.
+            VerifierError: the pool is not running, cannot start workers, none was free for too
+                long, or the process that imported the module was killed.
+        """
+        crew = self._crew
+        if crew is None or self._broken is not None:
+            raise self._broken or VerifierError("the verifier pool is not running")
+        if target not in self._loaded:
+            with OffTheClock():
+                await self._load(crew, target)
+        job = _Job(
+            target,
+            wire.encode((target, args)),
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+            fresh=fresh,
+            future=self._loop.create_future(),
+        )
+        self._queue.append(job)
+        self._pump()
+        if job.worker is None:
+            self._wait_in_line(job)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._abandon(job)
+            raise
+        finally:
+            job.off_clock.end()
+
+    async def _load(self, crew: Crew, target: str) -> None:
+        module, _, function = target.partition(":")
+        if not (module and function):
+            raise ConfigError(f"the verifier calls functions by module:function, got {target!r}")
+        await crew.load(target)
+        self._loaded.add(target)
+
+    def _wait_in_line(self, job: _Job) -> None:
+        job.stop_timer()
+        if self._broken is None:
+            job.off_clock.begin()
+            job.timer = self._loop.call_later(self._queue_timeout_s, self._waited, job)
+        elif not job.future.done():  # it broke while a function was imported
+            job.future.set_exception(self._broken)
+
+    def _waited(self, job: _Job) -> None:
+        if not job.future.done():
+            job.future.set_exception(
+                VerifierError(
+                    f"no verifier worker was free for {self._queue_timeout_s:g} s: "
+                    f"{len(self._queue)} calls wait for {self._options.num_workers} workers; "
+                    "raise verifier.num_workers"
+                )
+            )
+
+    def _abandon(self, job: _Job) -> None:
+        """Its caller is gone; its worker, in the midst of it, goes too."""
+        self._stats.cancelled += 1
+        job.stop_timer()
+        worker = job.worker
+        if worker is not None and self._running.pop(worker, None) and self._crew:
+            self._crew.retire(worker)
+
+    # ------------------------------------------------------------------ dispatch
+    def _pump(self) -> None:
+        """Give free workers to those who wait, first come, first served."""
+        while self._queue and self._crew:
+            job = self._queue[0]
+            if job.future.done():  # cancelled, or waited too long
+                self._queue.popleft()
+                continue
+            worker = self._crew.take(fresh=job.fresh or job.attempts > 0)
+            if worker is None:
+                return
+            self._queue.popleft()
+            self._dispatch(job, worker)
+
+    def _dispatch(self, job: _Job, worker: Worker) -> None:
+        job.stop_timer()
+        job.off_clock.end()
+        now = job.started = time.perf_counter()
+        if not job.attempts:
+            waited = now - job.queued
+            self._stats.queue_s += waited
+            self._stats.queue_max_s = max(self._stats.queue_max_s, waited)
+        job.attempts += 1
+        worker.calls += 1
+        # One that a worker cannot guess, so that it cannot answer a call it has not been given.
+        job.number = secrets.randbits(63) + 1
+        job.worker = worker
+        self._running[worker] = job
+        job.timer = self._loop.call_later(job.timeout_s, self._too_late, job, worker)
+        worker.send(wire.frame(job.number, job.body))
+
+    def _answered(self, worker: Worker, number: int, body: bytes) -> None:
+        job = self._running.get(worker)
+        assert self._crew is not None
+        answer = _checked(body) if job is not None and number == job.number else None
+        if job is None or answer is None:  # it is not itself any more
+            self._crew.retire(worker)
+            if job is not None:
+                self._failed(job, "crash", "the worker answered out of turn, or no answer at all")
+            self._pump()
+            return
+        status, value, error = answer
+        used_up = job.fresh or status == "memory" or worker.calls >= self._max_calls
+        if status == "memory":
+            self._failed(job, status, error)
+        else:
+            self._finish(job, status, value, error)
+        if used_up:
+            self._crew.retire(worker)
+        else:
+            self._crew.give(worker)
+        self._pump()
+
+    def _too_late(self, job: _Job, worker: Worker) -> None:
+        worker.drain()  # a late timer comes before an answer that was in time
+        if self._running.get(worker) is not job or self._crew is None:
+            return
+        self._crew.retire(worker)
+        if worker.ended:
+            self._failed(job, "crash", "the worker ended")
+        else:
+            self._failed(job, "timeout", f"no answer in {job.timeout_s:g} s")
+        self._pump()
+
+    def _lost(self, worker: Worker, how: str, its_own: bool) -> None:
+        job = self._running.get(worker)
+        if job is None:
+            return
+        if not its_own:  # its zygote died: nothing is known against the call
+            job.attempts -= 1
+        self._failed(job, "crash", f"the worker ended: {how}")
+        self._pump()
+
+    def _failed(self, job: _Job, status: Status, error: str) -> None:
+        """Once more, or that is what came of it."""
+        if job.attempts >= ATTEMPTS or job.future.done():
+            self._finish(job, status, None, error)
+            return
+        self._release(job)
+        self._stats.retries += 1
+        self._queue.appendleft(job)
+        self._wait_in_line(job)
+
+    def _finish(self, job: _Job, status: Status, value: Any, error: str) -> None:
+        self._release(job)
+        if job.future.done():  # cancelled just now
+            return
+        ms = (time.perf_counter() - job.started) * 1e3
+        job.future.set_result(Called(status, value, error, ms, job.attempts))
+        self._stats.calls += 1
+        self._stats.statuses[status] += 1
+        if status == "timeout":
+            log.debug("%s: %s, %d times", job.target, error, job.attempts)
+            self._warn(job.timeout_s)
+
+    def _release(self, job: _Job) -> None:
+        job.stop_timer()
+        if job.worker is not None:
+            self._running.pop(job.worker, None)
+            job.worker = None
+
+    def _warn(self, limit_s: float) -> None:
+        """Say so when many calls take too long, and again when they are twice as many."""
+        calls, late = self._stats.calls, self._stats.timeouts
+        if calls >= WARN_CALLS and late > WARN_SHARE * calls and late >= 2 * self._warned:
+            self._warned = late
+            own = "the environment's own limit, such as timeout_s in env.options"
+            key = "verifier.timeout_s" if limit_s == self._timeout_s else own
+            log.warning(
+                "%d of %d verifications (%.1f %%) took too long, the last one more than %g s "
+                "(%s): raise it if the machine is only slow",
+                late, calls, 100 * late / calls, limit_s, key,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ the end
+    def _break(self, error: VerifierError) -> None:
+        self._fail_all(error)
+
+    def _fail_all(self, error: VerifierError) -> None:
+        self._broken = error
+        jobs = [*self._queue, *self._running.values()]
+        self._queue.clear()
+        self._running.clear()
+        for job in jobs:
+            job.stop_timer()
+            job.worker = None
+            if not job.future.done():
+                job.future.set_exception(error)
+
+
+def _checked(body: bytes) -> tuple[Status, Any, str] | None:
+    """Status, value and error of an answer; None: it is none."""
+    try:
+        answer = wire.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    match answer:
+        case [status, value, str(error)] if status in _ANSWERS:
+            return status, value, error
+    return None

@@ -1,0 +1,140 @@
+"""A task may be tried again, for less."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.gym.env import Env, Step
+
+from .wrapper import Wrapper
+
+FEEDBACK = "That is not right yet. Try again."
+
+_ROUNDING = 1e-9
+"""Ten rewards of .1 do not quite add up to 1, and are success all the same."""
+
+
+class Attempts(Wrapper):
+    """Up to `max_attempts` at a task, each an episode of `env` that the agent sees as one.
+
+    An attempt that terminates with less than `success` is followed by another: `env` is reset to
+    the same task, and the agent is told `feedback` by the user; the first messages are not
+    repeated. The episode's reward is that of its last attempt, times `discount` for each attempt
+    before it: what an attempt has paid is taken back when another begins. Truncation ends
+    everything. `solve` is the environment's own: success at the first attempt.
+
+    An environment's own `max_turns` is for one attempt, so here it is `max_attempts` times that,
+    which attempts share. Another limit of the episode (`turns`) is for all of them together; none
+    begins that would have no turn.
+
+    `info["metrics"]["attempts"]` counts the attempts begun; `info["reward_components"]` has
+    `attempt_<n>` of every attempt that has ended.
+
+    Raises:
+        ConfigError: `max_attempts` is no whole number above 0, or `discount` not in [0, 1].
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        max_attempts: int,
+        feedback: str = FEEDBACK,
+        discount: float = 1.0,
+        success: float = 1.0,
+        *,
+        turns: int | None = None,
+    ) -> None:
+        super().__init__(env)
+        if not isinstance(max_attempts, int) or isinstance(max_attempts, bool) or max_attempts < 1:
+            raise ConfigError(f"max_attempts: got {max_attempts!r}, expected a whole number from 1")
+        if not 0 <= discount <= 1:
+            raise ConfigError(f"discount: got {discount!r}, expected a number from 0 to 1")
+        self._max_attempts = max_attempts
+        self._feedback = feedback
+        self._discount = discount
+        self._success = success
+        self.turns = turns
+        """Turns that the episode has for all attempts; None: as many as `max_turns` says."""
+        self._again: dict[str, Any] = {}
+        self._start()
+
+    @property
+    def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        each = self.env.max_turns
+        return each and each * self._max_attempts
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        if seed is None and "task" not in (options or {}):
+            seed = random.getrandbits(32)  # so that the same task can be had again
+        self._again = {"seed": seed, "options": options}
+        self._start()
+        return await self.env.reset(**self._again)
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self._turn += 1
+        self._earned += step.reward
+        paid = step.reward * self._discount ** (self._attempt - 1)
+        self._paid += paid
+        if step.terminated or step.truncated:
+            self._rewards[f"attempt_{self._attempt}"] = self._earned
+        if not step.terminated or step.truncated or not self._may_try_again():
+            return step._replace(reward=paid, info=self._told(step.info))
+        taken_back, self._paid, self._earned = self._paid, 0.0, 0.0
+        self._attempt += 1
+        await self.env.reset(**self._again)
+        info = {name: value for name, value in step.info.items() if name != "stop_reason"}
+        observation = [*_unanswered(action, step.observation), *step.observation]
+        return Step(
+            _with_feedback(observation, self._feedback),
+            paid - taken_back,
+            terminated=False,
+            truncated=False,
+            info=self._told(info),
+        )
+
+    def _start(self) -> None:
+        self._attempt, self._turn = 1, 0
+        self._earned, self._paid = 0.0, 0.0
+        self._rewards: dict[str, float] = {}
+
+    def _may_try_again(self) -> bool:
+        if self._earned >= self._success or math.isclose(
+            self._earned, self._success, abs_tol=_ROUNDING
+        ):
+            return False
+        turns = self.max_turns if self.turns is None else self.turns
+        return self._attempt < self._max_attempts and (turns is None or self._turn < turns)
+
+    def _told(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        told = {**info, "metrics": {**info.get("metrics", {}), "attempts": self._attempt}}
+        if self._rewards:
+            told["reward_components"] = {**info.get("reward_components", {}), **self._rewards}
+        return told
+
+
+def _unanswered(action: Message, observation: list[Message]) -> list[Message]:
+    """Answers to the tool calls that ended the attempt: chat formats want one for each."""
+    answered = {message.get("tool_call_id") for message in observation}
+    calls = action.get("tool_calls")
+    ids = [c["id"] for c in calls or () if isinstance(c, Mapping) and isinstance(c.get("id"), str)]
+    return [
+        {"role": "tool", "tool_call_id": name, "content": "This ended the attempt."}
+        for name in ids
+        if name not in answered
+    ]
+
+
+def _with_feedback(observation: list[Message], feedback: str) -> list[Message]:
+    """`observation` and then `feedback`, in one user message: not all chat formats take two."""
+    last = observation[-1] if observation else {}
+    if last.get("role") == "user" and isinstance(last.get("content"), str):
+        return [*observation[:-1], {**last, "content": f"{last['content']}\n\n{feedback}"}]
+    return [*observation, {"role": "user", "content": feedback}]

@@ -1,0 +1,234 @@
+"""Nothing is stepped that is not being played.
+
+An episode has so many turns.
+
+What comes out of an environment is what the contract says.
+
+Another reward than the environment's own.
+
+What was said and paid, for people to read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentgym_rl.core.chat import Message, text_message
+from agentgym_rl.core.errors import ConfigError, EnvError
+from agentgym_rl.core.trajectory import added_reward
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.runtime.imports import import_object
+
+from .wrapper import Wrapper
+
+
+class OrderEnforcing(Wrapper):
+    """`step` before `reset`, or after the episode's end, is an error and nothing else."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._missing = "call reset first"
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self._missing = "reset failed, or is not finished"
+        found = await self.env.reset(seed=seed, options=options)
+        self._missing = ""
+        return found
+
+    async def step(self, action: Message) -> Step:
+        """Forward the step.
+
+        Raises:
+            EnvError: there is no episode.
+        """
+        if self._missing:
+            raise EnvError(f"step without an episode: {self._missing}")
+        step = await self.env.step(action)
+        if step.terminated or step.truncated:
+            self._missing = "the last one has ended; call reset"
+        return step
+
+    async def close(self) -> None:
+        self._missing = "the environment is closed"
+        await self.env.close()
+
+
+class TurnLimit(Wrapper):
+    """Truncates the episode with its `max_turns`-th step, unless that ends it anyway.
+
+    Raises:
+        ConfigError: `max_turns` is no whole number above 0.
+    """
+
+    def __init__(self, env: Env, max_turns: int) -> None:
+        super().__init__(env)
+        if not isinstance(max_turns, int) or isinstance(max_turns, bool) or max_turns < 1:
+            raise ConfigError(f"max_turns: got {max_turns!r}, expected a whole number above 0")
+        self._max_turns = max_turns
+        self._turns = 0
+
+    @property
+    def max_turns(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._max_turns
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        self._turns = 0
+        return await self.env.reset(seed=seed, options=options)
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self._turns += 1
+        if self._turns < self._max_turns or step.terminated or step.truncated:
+            return step
+        return step._replace(truncated=True, info={**step.info, "stop_reason": "max_turns"})
+
+
+class PassiveChecker(Wrapper):
+    """Checks what `reset` and `step` return; never what they do (that is `arl check`)."""
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        return checked_reset(await self.env.reset(seed=seed, options=options))
+
+    async def step(self, action: Message) -> Step:
+        return checked_step(await self.env.step(action))
+
+
+def checked_reset(result: Any) -> tuple[list[Message], dict[str, Any]]:
+    """What an environment's `reset` returned, if it is what the contract says; content as text.
+
+    Raises:
+        TypeError: it is not (messages, info).
+        ValueError: a message is more than text.
+    """
+    match result:
+        case (list() as messages, dict() as info) if _are_messages(messages):
+            return _as_text(messages), info
+    raise TypeError(f"env.reset must return (list of messages, info dict), got {result!r:.200}")
+
+
+def checked_step(result: Any) -> Step:
+    """What an environment's `step` returned, as a Step; numpy scalars and the like are fine.
+
+    Raises:
+        TypeError, ValueError: it is no five-tuple of the contract's types, or not finite.
+    """
+    try:
+        observation, given, terminated, truncated, info = result
+        reward = float(given)
+        metrics = info.get("metrics")
+        if metrics:
+            metrics = {name: float(value) for name, value in metrics.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TypeError(
+            "env.step must return (observation, reward, terminated, truncated, info) with a "
+            f"number as reward and numbers as info['metrics'], got {result!r:.200}"
+        ) from error
+    if not isinstance(observation, list) or not _are_messages(observation):
+        raise TypeError(f"env.step's observation must be a list of messages, got {observation!r}")
+    added_reward(0.0, reward, what="env.step's reward")
+    if metrics and not all(map(math.isfinite, metrics.values())):
+        raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+    text = _as_text(observation)
+    if metrics:
+        info = {**info, "metrics": metrics}
+    elif (
+        text is observation
+        and type(result) is Step
+        and type(given) is float
+        and type(terminated) is type(truncated) is bool
+    ):
+        return result  # nothing to put right, as on most steps
+    return Step(text, reward, bool(terminated), bool(truncated), info)
+
+
+def _are_messages(items: list[Any]) -> bool:
+    """Written out, and dicts first: this runs on every step, and an abstract class is slow."""
+    for item in items:  # noqa: SIM110
+        if not isinstance(item, dict) and not isinstance(item, Mapping):
+            return False
+    return True
+
+
+def _as_text(messages: list[Message]) -> list[Message]:
+    """The messages, each part list of theirs as one text: whatever comes after reads text alone."""
+    for message in messages:
+        if isinstance(message.get("content"), list):
+            return [text_message(message) for message in messages]
+    return messages
+
+
+RewardFunction = Callable[[Step], float]
+
+
+class TransformReward(Wrapper):
+    """Pays `function(step)` for a step; `function` may be "module:function".
+
+    What the environment paid stays in `info["reward_components"]["unshaped"]`.
+    """
+
+    def __init__(self, env: Env, function: RewardFunction | str) -> None:
+        super().__init__(env)
+        self._function: RewardFunction = (
+            import_object(function) if isinstance(function, str) else function
+        )
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        components = {**step.info.get("reward_components", {}), "unshaped": step.reward}
+        return step._replace(
+            reward=float(self._function(step)), info={**step.info, "reward_components": components}
+        )
+
+
+class Record(Wrapper):
+    """Keeps the transcript, and adds `info["episode"]` to the last step.
+
+    That is Gymnasium's {"r": sum of rewards, "l": steps, "t": seconds since reset}. `render()`
+    is the transcript as text.
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.transcript: list[Message] = []
+        """Messages of the episode so far, the agent's included; a list of its own."""
+        self._return, self._steps, self._start = 0.0, 0, 0.0
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        messages, info = await self.env.reset(seed=seed, options=options)
+        self.transcript = list(messages)
+        self._return, self._steps, self._start = 0.0, 0, time.monotonic()
+        return messages, info
+
+    async def step(self, action: Message) -> Step:
+        step = await self.env.step(action)
+        self.transcript += [action, *step.observation]
+        self._return += step.reward
+        self._steps += 1
+        if not (step.terminated or step.truncated):
+            return step
+        seconds = time.monotonic() - self._start
+        episode = {"r": self._return, "l": self._steps, "t": seconds}
+        return step._replace(info={**step.info, "episode": episode})
+
+    def render(self) -> str:
+        """The transcript, a paragraph a message."""
+        return "\n\n".join(f"[{m.get('role', '?')}] {_said(m)}" for m in self.transcript)
+
+
+def _said(message: Message) -> str:
+    content = message.get("content")
+    said = content if isinstance(content, str) else json.dumps(content) if content else ""
+    calls = message.get("tool_calls")
+    return "\n".join(filter(None, [said, json.dumps(calls) if calls else ""]))

@@ -1,0 +1,223 @@
+"""A step ends in time, or it is the environment's failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Generator, Iterator, Mapping
+from types import FrameType
+from typing import Any, TypeVar
+
+from agentgym_rl.core.chat import Message
+from agentgym_rl.core.errors import EnvError, too_slow
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.step_clock import StepClock
+from agentgym_rl.runtime.guard import place
+from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.runtime.signals import keep
+
+from .wrapper import Wrapper
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SWALLOWED_S = 1.0
+"""Work that was cancelled has so long to end, and is left alone then."""
+
+
+class StepTimeout(EnvError, TimeoutError):
+    """A `step` or `reset` took longer than the environment may."""
+
+
+class Timeout(Wrapper):
+    """`step` and `reset` have `timeout_s` seconds; then they are cancelled.
+
+    Waits in the verifier pool's queue do not count (step_clock.py).
+
+    Raises:
+        StepTimeout: of `step` and `reset`.
+    """
+
+    def __init__(self, env: Env, timeout_s: float) -> None:
+        super().__init__(env)
+        self._timeout_s = timeout_s
+        self._clock = StepClock()
+
+    @property
+    def step_timeout_s(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._timeout_s
+
+    # Most steps never wait for anything: a limit is set only for those that do.
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        call = self.env.reset(seed=seed, options=options)
+        work = call.__await__()
+        around, begun = self._clock.enter(), time.perf_counter()
+        try:
+            first = next(work)
+        except StopIteration as done:
+            self._check_blocked("env.reset", time.perf_counter() - begun)
+            return done.value
+        else:
+            return await self._rest("env.reset", _Rest(call, work, first))
+        finally:
+            self._clock.leave(around)
+
+    async def step(self, action: Message) -> Step:
+        call = self.env.step(action)
+        work = call.__await__()
+        around, begun = self._clock.enter(), time.perf_counter()
+        try:
+            first = next(work)
+        except StopIteration as done:
+            self._check_blocked("env.step", time.perf_counter() - begun)
+            return done.value
+        else:
+            return await self._rest("env.step", _Rest(call, work, first))
+        finally:
+            self._clock.leave(around)
+
+    async def _rest(self, what: str, rest: _Rest) -> Any:
+        limit = self._clock.limit(self._timeout_s)
+        try:
+            async with limit:
+                return await rest
+        except TimeoutError as error:
+            if not limit.expired():  # one of the environment's own
+                raise
+            raise StepTimeout(self._late(what)) from error
+
+    def _check_blocked(self, what: str, took_s: float) -> None:
+        """Refuse a result that came without a wait, but after the time there is for it."""
+        if took_s > self._timeout_s:
+            raise StepTimeout(
+                f"{self._late(what)}; it held the event loop for all of its {took_s:.1f} s: what "
+                "waits belongs behind `await`, what computes in a SyncEnv with executor = "
+                '"thread"'
+            ) from None
+
+    def _late(self, what: str) -> str:
+        said = too_slow(what, "rollout.tool_timeout_s", self._timeout_s)
+        return f"{said} (or step_timeout_s of `make`)"
+
+
+async def within(timeout_s: float | None, call: Awaitable[T]) -> T:
+    """What `call` gives; raises TimeoutError where it takes longer. Few have to wait at all.
+
+    Where this task is cancelled and `call` has not ended `SWALLOWED_S` later, it is left alone:
+    code that is not ours may swallow cancellations.
+    """
+    work = call.__await__()
+    try:
+        first = next(work)
+    except StopIteration as done:
+        return done.value
+    async with asyncio.timeout(timeout_s):
+        return await _Rest(call, work, first)
+
+
+class _Rest:
+    """Awaits the rest of a piece of work that waits for `first` already."""
+
+    def __init__(self, call: object, work: Generator[Any, Any, Any], first: Any) -> None:
+        self._call = call
+        self._work = work
+        self._first = first
+        self._task = asyncio.current_task()
+        self._reminder: asyncio.TimerHandle | None = None
+        """Once it is cancelled: the second cancellation to come."""
+        self._reminded = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        item = self._first
+        try:
+            while True:
+                try:
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        self._work.close()
+                        raise
+                    except BaseException as error:
+                        if self._reminded:
+                            self._leave()
+                            raise
+                        if isinstance(error, asyncio.CancelledError) and not self._reminder:
+                            loop = asyncio.get_running_loop()
+                            self._reminder = loop.call_later(SWALLOWED_S, self._remind)
+                        item = self._work.throw(error)
+                    else:
+                        item = self._work.send(sent)
+                except StopIteration as done:
+                    return done.value
+        finally:
+            if self._reminder:
+                self._reminder.cancel()
+            if self._reminded and self._task:
+                self._task.uncancel()
+
+    def _remind(self) -> None:
+        """Cancel the task once more, to be back in its code.
+
+        Of two that wait for the same work, the inner one leaves it, and says whose time is up.
+        """
+        if any(map(_rest_of, _waiters(self._call))):
+            loop = asyncio.get_running_loop()
+            self._reminder = loop.call_later(SWALLOWED_S, self._remind)
+        elif self._task:
+            self._reminded = True
+            self._task.cancel()
+
+    def _leave(self) -> None:
+        """Await the work no longer."""
+        where = _place(self._call)
+        _warnings.warn(
+            "cancelled, and not ended %g s later: %s is left alone. Code that catches "
+            "asyncio.CancelledError must raise it again",
+            *(SWALLOWED_S, where),
+            why=where,
+        )
+        waiters = [self._work, *_waiters(self._call)]
+        try:
+            self._work.close()
+        except BaseException as error:  # not ours, and nobody waits for it any more
+            log.debug("what was left alone raised %r", error)
+            for waiter in waiters:
+                keep(waiter)  # Python would close it again
+
+
+_warnings = Repeated(log)
+
+
+def _place(work: Any) -> str:
+    """Where some work is suspended: its innermost coroutine that is not of a library."""
+    frames = [
+        (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        for waiter in _waiters(work)
+        if (frame := _frame(waiter))
+    ]
+    return place(frames[::-1]) if frames else "it"
+
+
+def _waiters(work: Any) -> Iterator[Any]:
+    """The coroutines and generators that some work waits in, itself among them, from outside in."""
+    while work is not None:
+        yield work
+        inner = getattr(work, "cr_await", None) or getattr(work, "gi_yieldfrom", None)
+        if inner is None and (rest := _rest_of(work)):
+            inner = rest._call
+        work = inner
+
+
+def _rest_of(waiter: Any) -> _Rest | None:
+    """Whose `__await__` a generator is, if it is one's."""
+    frame = _frame(waiter)
+    found = frame.f_locals.get("self") if frame else None
+    return found if isinstance(found, _Rest) else None
+
+
+def _frame(waiter: Any) -> FrameType | None:
+    return getattr(waiter, "cr_frame", None) or getattr(waiter, "gi_frame", None)

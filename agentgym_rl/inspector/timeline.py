@@ -1,0 +1,184 @@
+"""Trace events: slices of time on rows, grouped by process.
+
+The form is Chrome's, read by https://ui.perfetto.dev and chrome://tracing: "Trace Event Format",
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events
+`X`, counters `C`, metadata `M`; times in microseconds).
+
+A run's folder to a trace file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentgym_rl.core.trajectory import Trajectory
+from agentgym_rl.runtime.atomic_file import new_file
+from agentgym_rl.storage.episode_reader import EpisodeReader
+from agentgym_rl.storage.phases import StepPhases, read_phases
+from agentgym_rl.storage.run_folder import config_of
+
+TRAINER, ENGINES, ROLLOUT = 1, 2, 3
+"""Process numbers of the trace, which are also their order."""
+
+Event = Mapping[str, Any]
+_Rows = dict[str, list[tuple[str, int, float, float]]]
+"""By process, its (phase, step, start, end)."""
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Rows for slices that overlap: each slice gets the first row that is free by then."""
+
+    _ends: list[float] = field(default_factory=list[float])
+
+    def take(self, start_s: float, end_s: float) -> int:
+        """The row of a slice; call in order of start."""
+        for lane, end in enumerate(self._ends):
+            if end <= start_s:
+                self._ends[lane] = end_s
+                return lane
+        self._ends.append(end_s)
+        return len(self._ends) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """When the tokens of an episode came."""
+
+    name: str
+    start_s: float
+    end_s: float
+    args: Mapping[str, Any]
+    turns: list[tuple[int, float, float, Mapping[str, Any]]]
+    """(turn, first token, last token, about it)."""
+
+    @classmethod
+    def of(cls, episode: Trajectory) -> Sampled | None:
+        """None where no token was sampled."""
+        turns: dict[int, tuple[float, float, dict[str, Any]]] = {}
+        for row in episode.rows:
+            for turn in np.unique(row.turn_ids[row.times_s > 0]).tolist():
+                mine = (row.turn_ids == turn) & (row.times_s > 0)
+                times, versions = row.times_s[mine], row.policy_versions[mine]
+                about = {"tokens": int(mine.sum()), "versions": np.unique(versions).tolist()}
+                turns[turn] = (float(times.min()), float(times.max()), about)
+        if not turns:
+            return None
+        args = {
+            "episode": episode.episode_id,
+            "group": episode.group_id,
+            "reward": episode.reward,
+            "outcome": episode.outcome.value,
+            "env": episode.env_id,
+        }
+        return cls(
+            name=episode.task_id,
+            start_s=min(start for start, _, _ in turns.values()),
+            end_s=max(end for _, end, _ in turns.values()),
+            args=args,
+            turns=[(turn, *turns[turn]) for turn in sorted(turns)],
+        )
+
+
+def events(steps: Iterable[StepPhases], episodes: Iterable[Sampled]) -> Iterator[Event]:
+    """The trace; its time 0 is that of the first thing that happened."""
+    trained = list(steps)
+    played = sorted(episodes, key=lambda episode: episode.start_s)
+    ranks, engines = _by_process(trained)
+    starts = [start for of in (ranks, engines) for _, _, start, _ in chain(*of.values())]
+    zero_s = min([*starts, *(episode.start_s for episode in played[:1])], default=0.0)
+    for process, title, rows in ((TRAINER, "trainer", ranks), (ENGINES, "engines", engines)):
+        yield _named("process_name", process, title)
+        for row, (name, slices) in enumerate(rows.items()):
+            yield _named("thread_name", process, name, row=row)
+            for phase, step, start, end in slices:
+                yield _slice(phase, process, row, start - zero_s, end - start, {"step": step})
+    yield from _at_once(played, zero_s)
+    yield _named("process_name", ROLLOUT, "rollout: episodes, from first to last token")
+    lanes = Lanes()
+    for episode in played:
+        row, length = lanes.take(episode.start_s, episode.end_s), episode.end_s - episode.start_s
+        yield _slice(episode.name, ROLLOUT, row, episode.start_s - zero_s, length, episode.args)
+        for turn, start, end, about in episode.turns:
+            yield _slice(f"turn {turn}", ROLLOUT, row, start - zero_s, end - start, about)
+
+
+def _by_process(steps: Iterable[StepPhases]) -> tuple[_Rows, _Rows]:
+    """Rows of trainer ranks, and of engines."""
+    ranks: _Rows = {"rank 0": []}
+    engines: _Rows = {}
+    for found in steps:
+        for name, phases in {"trainer-0": found.trainer, **found.others}.items():
+            kind, _, number = name.partition("-")
+            rows, row = (ranks, f"rank {number}") if kind == "trainer" else (engines, name)
+            slices = [(phase, found.step, start, end) for phase, start, end in phases]
+            rows.setdefault(row, []).extend(slices)
+    return ranks, engines
+
+
+def _at_once(episodes: Iterable[Sampled], zero_s: float) -> Iterator[Event]:
+    """How many turns the engines were sampling, each time that it changed."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    changes = sorted(
+        [(start, 1) for _, start, _, _ in turns] + [(end, -1) for _, _, end, _ in turns]
+    )
+    for (at_s, _), count in zip(changes, accumulate(by for _, by in changes), strict=True):
+        yield {
+            "name": "turns being sampled",
+            "ph": "C",
+            "pid": ENGINES,
+            "ts": _microseconds(at_s - zero_s),
+            "args": {"turns": count},
+        }
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _slice(
+    name: str, process: int, row: int, start_s: float, length_s: float, args: Mapping[str, Any]
+) -> Event:
+    times = {"ts": _microseconds(start_s), "dur": _microseconds(length_s)}
+    return {"name": name, "ph": "X", "pid": process, "tid": row, **times, "args": dict(args)}
+
+
+def _named(kind: str, process: int, name: str, *, row: int = 0) -> Event:
+    return {"name": kind, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}
+
+
+def write_timeline(
+    run: Path, out: Path, *, on_progress: Callable[[int], None] = lambda _: None
+) -> dict[str, Any]:
+    """Write the trace of a run, living or not, to a new file; returns what is in it.
+
+    Raises:
+        ConfigError: no run there, its files cannot be read, or `out` exists.
+    """
+    config_of(run, f"arl timeline {run}")
+    steps = list(read_phases(run))
+    counts = {"episodes": 0, "steps": len(steps), "events": 0}
+
+    def played() -> Iterator[Sampled]:
+        with closing(EpisodeReader(run / "episodes.db")) as log:
+            for episode_id in log.episode_ids(untrained=True):
+                if found := Sampled.of(log.trajectory(episode_id)):
+                    counts["episodes"] += 1
+                    yield found
+                on_progress(1)
+
+    with new_file(out, said=f"--out {out}") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for event in events(steps, played()):
+            file.write((",\n" if counts["events"] else "") + json.dumps(event))
+            counts["events"] += 1
+        file.write("\n]}\n")
+    return {**counts, "out": str(out)}

@@ -1,0 +1,187 @@
+"""Where a model's files are: a bundled tiny model, a local folder, or a Hugging Face id."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import re
+from pathlib import Path
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.model_folder import template_files, tensor_heads
+
+log = logging.getLogger(__name__)
+
+_MODELS = Path(__file__).parent
+BUNDLED_MODELS = {
+    "bundled/math": _MODELS / "tiny",
+    "bundled/tools": _MODELS / "tiny-tools",
+    "bundled/frozenlake": _MODELS / "tiny-frozenlake",
+    "bundled/code": _MODELS / "tiny-code",
+}
+"""The tiny Qwen3-architecture models shipped as package data, each warmed up for one family of
+environments (docs/tiny-model.md)."""
+BUNDLED = BUNDLED_MODELS["bundled/math"]
+
+_WARMED_UP = {
+    "math": "bundled/math",
+    "tools": "bundled/tools",
+    "gymnasium:FrozenLake": "bundled/frozenlake",
+    "code": "bundled/code",
+}
+"""By environment id without versions; `bundled` means the first one, with a warning, everywhere
+else."""
+_VERSION = re.compile(r"-v\d+(?=:|$)")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def model_folder(config: Config) -> Path:
+    """The absolute folder of the configured model.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    return resolve_model(model_name(config), revision=config.model.revision)
+
+
+def reference_folder(config: Config) -> Path | None:
+    """Return the folder of the frozen model that `algo.kl` stays close to, if there is one and it
+    is not the model that the run begins with.
+
+    Raises:
+        ConfigError: see `resolve_model`.
+    """
+    kl = config.algo.kl
+    return resolve_model(kl.reference) if kl.coef and kl.reference != "initial" else None
+
+
+def resolve_model(path: str, *, revision: str | None = None) -> Path:
+    """The absolute folder of a model: a bundled one, an existing folder, or a Hugging Face id.
+
+    Only an id touches the network, and only when its files are not in the local cache. Of
+    `bundled` alone the environment decides which one it is: see `model_folder`.
+
+    Raises:
+        ConfigError: no such folder, or the hub cannot be reached; says what to do.
+    """
+    if path in BUNDLED_MODELS:
+        return BUNDLED_MODELS[path]
+    if path == "bundled":
+        raise ConfigError(f"which of the bundled models? There are {', '.join(BUNDLED_MODELS)}")
+    folder = Path(os.path.expanduser(path))
+    if folder.exists():
+        return _checked(folder.resolve())
+    if not _HUB_ID.fullmatch(path):
+        raise ConfigError(
+            f"no folder {path!r} here (in {Path.cwd()}), and it is no Hugging Face id either: "
+            f"those are `owner/name` or `name`; this package has {', '.join(BUNDLED_MODELS)}"
+        )
+    log.info("no folder %r here: asking the Hugging Face hub", path)
+    from huggingface_hub import snapshot_download  # slow import, and only ids need it
+
+    try:
+        downloaded = Path(snapshot_download(path, revision=revision))
+    except Exception as error:  # the hub client raises many unrelated classes
+        raise ConfigError(
+            f"no folder {path!r} here (in {Path.cwd()}), and the Hugging Face hub did not give a "
+            f"model of that id ({type(error).__name__}: {error}). On a machine without network: "
+            f"run `hf download {path}` where there is one, copy the folder, pass --model FOLDER"
+        ) from error
+    return _checked(downloaded.resolve())
+
+
+def resolve_paths(config: Config) -> Config:
+    """The same configuration with the model of `bundled` named, and the paths of local folders
+    (model, reference model, weights) absolute.
+
+    So written into a run's `config.toml`, it means the same from any folder, and with any
+    environment. Hugging Face ids stay as they are.
+    """
+    if config.weights.folder:
+        shared = Path(os.path.expanduser(config.weights.folder)).resolve()
+        weights = config.weights.model_copy(update={"folder": str(shared)})
+        config = config.model_copy(update={"weights": weights})
+    kl = config.algo.kl
+    if kl.reference not in ("", "initial"):
+        kl = kl.model_copy(update={"reference": _absolute(kl.reference)})
+    algo = config.algo.model_copy(update={"kl": kl})
+    name = model_name(config)
+    if config.model.path == "bundled" and _family(config) not in _WARMED_UP:
+        log.warning(
+            "no bundled model was made for the environment %s: it gets %s, which knows word "
+            "problems of one environment and no other words, and will hardly learn anything here. "
+            "Name a model that knows English (--model FOLDER), or teach this one first "
+            "(--init sft); --model %s says that it is meant",
+            config.env.id,
+            name,
+            name,
+        )
+    model = config.model.model_copy(update={"path": _absolute(name)})
+    return config.model_copy(update={"model": model, "algo": algo})
+
+
+def resolve_learning_rate(config: Config, folder: Path) -> Config:
+    """Return the configuration with the learning rate for the model in `folder`, if it names none.
+
+    What a model of a million parameters needs destroys one of a hundred million in a step.
+
+    Raises:
+        ConfigError: the model has no weights, or they are damaged.
+    """
+    if config.trainer.learning_rate is not None:
+        return config
+    heads = tensor_heads(folder)
+    size = sum(math.prod(head.shape) for head in heads.values())
+    rate = next(rate for below, rate in _LEARNING_RATES if size < below)
+    log.info("learning rate %g, for %.3g parameters (trainer.learning_rate sets it)", rate, size)
+    trainer = config.trainer.model_copy(update={"learning_rate": rate})
+    return config.model_copy(update={"trainer": trainer})
+
+
+_LEARNING_RATES = ((20e6, 3e-4), (1e9, 3e-5), (10e9, 2e-5), (math.inf, 1e-5))
+"""Parameters that a model has less of, and the default learning rate."""
+
+
+def model_name(config: Config) -> str:
+    """`model.path`; instead of `bundled`, the one that was warmed up for the environment."""
+    if config.model.path != "bundled":
+        return config.model.path
+    return _WARMED_UP.get(_family(config), "bundled/math")
+
+
+def _family(config: Config) -> str:
+    """The environment's id without its version."""
+    return _VERSION.sub("", config.env.id)
+
+
+def weights_size(folder: Path) -> int:
+    """Bytes of a model folder's safetensors files; 0 where it has none."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """A hash of the tokenizer and chat template; equal on engine and gateway, or they disagree."""
+    digest = hashlib.blake2b(digest_size=16)
+    others = [file for name, file in template_files(folder).items() if name != "default"]
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    for file in (*(folder / name for name in names), *others):
+        digest.update(file.read_bytes() if file.exists() else b"")
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _absolute(path: str) -> str:
+    """Of a local folder; a bundled model's name and an id stay as they are."""
+    folder = Path(os.path.expanduser(path))
+    local = path not in BUNDLED_MODELS and folder.is_dir()
+    return str(folder.resolve()) if local else path
+
+
+def _checked(folder: Path) -> Path:
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).exists():
+            raise ConfigError(f"{folder} is no model folder: {name} is missing")
+    return folder

@@ -1,0 +1,129 @@
+"""Lines of a summary: a name, and beside it what there is to say, at most 80 columns wide.
+
+Rewards by environment, where a run plays more than one.
+
+The closing lines on how fast episodes were played, at most 80 columns wide.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+INDENT = 17
+"""Where what is said of a name begins."""
+_WIDTH = 80
+
+
+def figures(name: str, text: str) -> list[str]:
+    """A name and its text, on as many lines as it takes; "": goes on with the name before."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"{name:<{INDENT}}",
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def counts(found: Mapping[str, int]) -> str:
+    """ "90 ok, 3 timeout": the most frequent first."""
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {name}" for name, count in ordered)
+
+
+_REWARD = re.compile(r"env/(.+)/reward/mean")
+
+
+def env_rewards(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Mean reward of a training batch by environment; empty unless several played in it."""
+    found = {m[1]: value for name, value in metrics.items() if (m := _REWARD.fullmatch(name))}
+    return found if len(found) > 1 else {}
+
+
+def step_line(metrics: Mapping[str, float], *, width: int) -> str:
+    """ "math 0.52  code 0.31", cut to `width`; "" unless several environments played."""
+    text = "  ".join(f"{id} {reward:.2f}" for id, reward in env_rewards(metrics).items())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def trained_lines(envs: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
+    """Held-out reward before and after training, a line each: `envs` of `arl train --json`."""
+    for env_id, reward in envs.items() if len(envs) > 1 else ():
+        yield from figures("", f"{_shown(reward['before'])} → {_shown(reward['after'])} {env_id}")
+
+
+def evaluated_lines(envs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Held-out reward, a line each: `envs` of `arl eval --json`."""
+    for env_id, found in envs.items() if len(envs) > 1 else ():
+        said = f"{found['reward']:.3f} over {found['num_tasks']:,} tasks of {env_id}"
+        yield from figures("", said)
+
+
+def _shown(reward: float | None) -> str:
+    return "-" if reward is None else f"{reward:.3f}"
+
+
+def pace_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Of the JSON object of `arl train` or `arl eval`: what `pace.Pace` holds."""
+    lag, sandbox, verifier = (result[key] for key in ("loop_lag_ms", "sandbox", "verifier"))
+    yield from figures(
+        "pace",
+        f"{result['episodes']:,} episodes, {_figure(result['episodes_per_s'])}/s; event loop "
+        f"late {lag['p99']:.1f} ms p99, {lag['max']:.0f} ms max",
+    )
+    if sandbox:
+        yield from figures(
+            "programs",
+            f"{sandbox['programs']:,} in sandboxes, {_figure(sandbox['programs_per_s'])}/s, "
+            f"{_figure(sandbox['programs_per_s_per_core'])}/s on each of {sandbox['cores']} cores",
+        )
+        yield from figures("", counts(sandbox["statuses"]))
+    if verifier and verifier["calls"]:
+        queue = verifier["queue_ms"]
+        yield from figures(
+            "verifications",
+            f"{verifier['calls']:,}: {counts(verifier['statuses'])}; waits for a free process "
+            f"{queue['mean']:.1f} ms mean, {queue['max']:.0f} ms max",
+        )
+
+
+def token_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Of the JSON object of `arl eval`: tokens, and what to know about them."""
+    prompt, completion = result["prompt_tokens"], result["completion_tokens"]
+    text = f"{prompt:,} of prompts, {completion:,} of replies"
+    if result["uncounted_turns"]:
+        text += f", and those of {result['uncounted_turns']:,} replies that came without a count"
+    yield from figures("tokens", text)
+    if result["cut_turns"]:
+        yield from figures(
+            "cut replies",
+            f"{result['cut_turns']:,}, by rollout.max_tokens or the context length",
+        )
+    if result["outgrown"]:
+        yield from figures(
+            "outgrown", f"{result['outgrown']:,} episodes, whose conversation exceeded the context"
+        )
+
+
+def verdict_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Of the JSON object of `arl eval`: what the environment's verifier said, if it counts that."""
+    shares = {
+        name.removeprefix("verdict_"): share
+        for name, share in result["metrics"].items()
+        if name.startswith("verdict_") and share
+    }
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    if ordered:
+        text = ", ".join(f"{share:.1%} {verdict}" for verdict, share in ordered)
+        yield from figures("verdicts", f"{text}, of what was submitted")
+
+
+def _figure(value: float) -> str:
+    """Three digits or so: 1,234, 12.3, 0.45."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

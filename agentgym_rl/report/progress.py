@@ -1,0 +1,190 @@
+"""What `arl train` shows while it works: a live view on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from agentgym_rl.storage.evaluations import EvalRecord
+
+from .evaluation import eval_line
+from .figures import env_rewards, step_line
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN_EVERY_S = 2.0
+
+
+class Progress(Protocol):
+    """Receives what happens; shows it or not. All times are wall-clock seconds."""
+
+    def phase(self, text: str) -> None:
+        """A new phase begins ("starting the engine")."""
+        ...
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Evaluation episodes finished so far."""
+        ...
+
+    def evaluated(self, record: EvalRecord) -> None:
+        """An evaluation of a version came to its end."""
+        ...
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A training step finished."""
+        ...
+
+    def close(self) -> None:
+        """Restore the terminal; idempotent."""
+        ...
+
+
+def make_progress(style: Literal["auto", "rich", "plain", "none"], *, total_steps: int) -> Progress:
+    """The progress view for this stderr; results alone go to stdout."""
+    if style == "auto":
+        style = "rich" if sys.stderr.isatty() else "plain"
+    if style == "none":
+        return _Silent()
+    return _Rich(total_steps) if style == "rich" else _Plain(total_steps)
+
+
+class _Silent:
+    def phase(self, text: str) -> None: ...
+
+    def evaluating(self, done: int, total: int) -> None: ...
+
+    def evaluated(self, record: EvalRecord) -> None: ...
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Plain:
+    """One line an event, readable at 80 columns and without colour."""
+
+    def __init__(self, total_steps: int) -> None:
+        self._total = total_steps
+        self._start = time.monotonic()
+        self._left = _TimeLeft(total_steps)
+        self._said = 0.0
+
+    def phase(self, text: str) -> None:
+        self._say(text)
+
+    def evaluating(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total or now - self._said >= _PLAIN_EVERY_S:
+            self._say(f"  evaluated {done}/{total}")
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self._say(eval_line(record))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        left = self._left.after(step)
+        overlap = metrics.get("overlap", float("nan"))
+        self._say(
+            f"step {step:>3} {(step + 1) / self._total:>4.0%}  reward {metrics['reward/mean']:.2f}"
+            f"  stale {metrics['staleness/mean']:.1f}/{metrics['staleness/max']:.0f}"
+            f" tok/s {metrics['throughput/generated_tokens_per_s']:>5.0f}"
+            f" overlap {'  - ' if overlap != overlap else f'{overlap:4.0%}'}"
+            f" {left}"
+        )
+        if envs := step_line(metrics, width=60):
+            self._say(f"{'':>10}{envs}")
+
+    def close(self) -> None: ...
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        print(f"{self._said - self._start:5.1f}s {text}", file=sys.stderr, flush=True)
+
+
+class _Rich:
+    """A live table with the reward drawn as it rises."""
+
+    def __init__(self, total_steps: int) -> None:
+        self._total = total_steps
+        self._start = time.monotonic()
+        self._left = _TimeLeft(total_steps)
+        self._phase = "starting"
+        self._rewards: list[float] = []
+        self._metrics: Mapping[str, float] = {}
+        self._evaluated = ""
+        self._live = Live(
+            get_renderable=self._view, console=Console(stderr=True), refresh_per_second=4
+        )
+        self._live.start()
+
+    def phase(self, text: str) -> None:
+        self._phase = text
+
+    def evaluating(self, done: int, total: int) -> None:
+        self._phase = f"evaluating held-out tasks: {done}/{total}"
+
+    def evaluated(self, record: EvalRecord) -> None:
+        self._evaluated = eval_line(record)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._rewards.append(metrics["reward/mean"])
+        self._metrics = metrics
+        done = f"{step + 1} of {self._total} done"
+        self._phase = f"step {step}, {done}  {self._left.after(step)}"
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _view(self) -> Table:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_row("time", f"{time.monotonic() - self._start:.0f} s")
+        table.add_row("now", self._phase)
+        if self._evaluated:
+            table.add_row("held-out", self._evaluated)
+        if self._rewards:
+            table.add_row("reward", f"{sparkline(self._rewards[-60:])} {self._rewards[-1]:.2f}")
+            for env_id, reward in env_rewards(self._metrics).items():
+                table.add_row("", f"{reward:.2f}  {env_id}")
+            for name, label, form in _SHOWN:
+                if name in self._metrics:
+                    table.add_row(label, form.format(self._metrics[name]))
+        return table
+
+
+_SHOWN = (
+    ("staleness/mean", "staleness", "{:.2f} versions (mean of the batch)"),
+    ("staleness/max", "", "{:.0f} (oldest group)"),
+    ("throughput/generated_tokens_per_s", "sampled", "{:,.0f} tokens/s"),
+    ("throughput/trained_tokens_per_s", "trained", "{:,.0f} tokens/s"),
+    ("overlap", "overlap", "{:.0%} of tokens sampled while the trainer computed"),
+)
+
+
+def sparkline(values: list[float], *, low: float = 0.0, high: float = 1.0) -> str:
+    """Values drawn as blocks between `low` and `high` (widened to fit)."""
+    low, high = min([low, *values]), max([high, *values])
+    scale = (len(_BLOCKS) - 1) / ((high - low) or 1.0)
+    return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
+
+
+class _TimeLeft:
+    """The time a run still takes, from the pace of this process: a run that goes on has trained
+    its first steps at another time."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._first: tuple[int, float] | None = None
+        """The first step that was seen, and when it finished."""
+
+    def after(self, step: int) -> str:
+        """ "eta 12 s"; nothing until there is a pace."""
+        now = time.monotonic()
+        if self._first is None or step <= self._first[0]:
+            self._first = step, now
+            return ""
+        first, began_s = self._first
+        return f"eta {(now - began_s) / (step - first) * (self._total - step - 1):.0f} s"

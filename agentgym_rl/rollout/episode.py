@@ -1,0 +1,382 @@
+"""Play one task once: open a session, let the agent run, and turn what happened into a record.
+
+A failed episode is data: this is the only place where exceptions become outcomes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.errors import AgentError, EnvError, InfraError, too_slow
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Outcome, Trajectory, added_reward
+from agentgym_rl.core.transcript import Transcript
+from agentgym_rl.gateway.client import AgentClients
+from agentgym_rl.gateway.server.gateway import SessionServer
+from agentgym_rl.gateway.session.sampling import SessionSampling
+from agentgym_rl.gateway.session.session import COUNTERS, Session, SessionRecord
+from agentgym_rl.gym.agent import Agent
+from agentgym_rl.gym.env import Env, Step
+from agentgym_rl.gym.services import NO_SERVICES, Services
+from agentgym_rl.gym.wrappers import StepTimeout, within
+from agentgym_rl.runtime.log import Repeated
+from agentgym_rl.runtime.pausable_clock import ENGINES
+
+log = logging.getLogger(__name__)
+
+MAX_VERDICT = 1000
+"""Characters of what a verifier said that are recorded."""
+CLOSE_TIMEOUT_S = 5.0
+HURRIED_CLOSE_S = 1.0
+"""Time for an environment to close where its episode was cancelled."""
+RETRY_AFTER_S = 0.2
+"""Before the first retry; doubled for each further one."""
+
+FOREIGN = (Exception, asyncio.CancelledError, SystemExit)
+"""What env and agent code may raise without ending the run; our own cancellation passes."""
+
+COUNTED = (
+    "forks",
+    "tool_calls",
+    "malformed_calls",
+    "length_turns",
+    "undelivered_turns",
+    "overflows",
+    "unknown_version_tokens",
+    "prompt_tokens",
+    "sampled_tokens",
+    "side_turns",
+    *(name for name in COUNTERS if name.startswith(("forks_", "canary_"))),
+)
+"""What the session counts that becomes an `episode/…` metric; the env adds its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Longest times, in seconds, of an episode and of a model reply. (Environments that `make`
+    makes bound their steps themselves.)"""
+
+    episode_s: float
+    turn_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimit:
+    """Longest first prompt, in tokens, as the environment gives it: an agent may add its own."""
+
+    max_tokens: int
+    count: Callable[[Sequence[Message], Sequence[ToolSpec]], int]
+    """Tokens of messages and tools, as the model's chat template has them."""
+
+
+class InputTooLong(Exception):
+    """The task's first prompt is longer than allowed: it is not played."""
+
+
+class EpisodeEnv(Env):
+    """The environment as the agent sees it: prepared with the task, and scored.
+
+    `reset` hands out the first messages once; `step` adds up rewards. Failures of the wrapped
+    environment are remembered, so that they are not blamed on the agent they pass through.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        task: Task,
+        services: Services = NO_SERVICES,
+        warnings: Repeated | None = None,
+    ) -> None:
+        self._env = env
+        self._warnings = warnings or Repeated(log)
+        self._task = task
+        self._services = services
+        self._first: tuple[list[Message], dict[str, Any]] | None = None
+        self.reward = 0.0
+        self.terminated = False
+        self.truncated = False
+        self.metrics: dict[str, float] = {}
+        self.env_id = ""
+        """As `info["env_id"]` of `reset` says."""
+        self.verdict = ""
+        """What the verifier said last: `info["verifier"]` and `verifier_detail`."""
+        self.transcript = Transcript()
+        self.failure: EnvError | InfraError | None = None
+
+    async def start(self) -> None:
+        """Reset the wrapped environment to the task."""
+        options = {"task": self._task, **self._services.options(self._env)}
+        try:
+            self._first = await self._env.reset(seed=self._task.seed, options=options)
+        except FOREIGN as error:
+            self._blame("env.reset", error)
+            raise
+        self.env_id = str(self._first[1].get("env_id", ""))
+        self.transcript.answered(self._first[0])
+        self.tools = self._env.tools
+
+    def check_input(self, limit: InputLimit) -> None:
+        """After `start`: that the first messages are not too long.
+
+        Raises:
+            InputTooLong: they are.
+        """
+        assert self._first is not None
+        messages, _ = self._first
+        try:
+            found = limit.count(messages, self.tools)
+        except ValueError:  # of the chat template: the agent's first request will say so
+            return
+        if found > limit.max_tokens:
+            raise InputTooLong(
+                f"the first prompt of task {self._task.id} has {found} tokens, more than "
+                f"rollout.max_input_tokens {limit.max_tokens}"
+            )
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """The first messages; the task is given, so `seed` and `options` are refused."""
+        if seed is not None or options:
+            raise AgentError("the episode's task is given: call env.reset() without arguments")
+        if self._first is None:
+            raise AgentError("env.reset() was called twice: an agent plays one episode per run()")
+        first, self._first = self._first, None
+        return first
+
+    async def step(self, action: Message) -> Step:
+        """Forward a step; its reward counts.
+
+        Raises:
+            AgentError: the episode has ended, or `action` is no message.
+        """
+        if self.terminated or self.truncated:
+            raise AgentError("env.step() was called after the episode ended")
+        self.transcript.act(action)
+        try:
+            step = await self._env.step(action)
+            self._add(step)
+        except FOREIGN as error:
+            self._blame("env.step", error)
+            raise
+        self.transcript.answered(step.observation)
+        self.terminated, self.truncated = step.terminated, step.truncated
+        return step
+
+    async def close(self) -> None:
+        """Close the wrapped environment; a failure to do so is logged, the record stands."""
+        try:
+            task = asyncio.current_task()
+            hurried = task is not None and task.cancelling() > 0  # the run is to end in time
+            await within(HURRIED_CLOSE_S if hurried else CLOSE_TIMEOUT_S, self._env.close())
+        except FOREIGN as error:  # somebody else's code, after the episode is decided
+            if _is_ours(error):
+                raise
+            self._warnings.warn(
+                "env.close of task %s failed: %r", self._task.id, error, why=repr(error)
+            )
+
+    def _add(self, step: Step) -> None:
+        """Add up what `step` pays and counts. Of rewards their sum counts too: a run
+        can neither record nor learn from one that overflows.
+
+        Raises:
+            TypeError, ValueError: it is no step, or has no finite numbers.
+        """
+        if not isinstance(step, Step):
+            raise TypeError(f"env.step must return a Step, got {step!r:.200}")
+        reward = added_reward(self.reward, step.reward, what="env.step's reward")
+        if metrics := step.info.get("metrics"):
+            if not all(map(math.isfinite, metrics.values())):
+                raise ValueError(f"env.step's metrics must be finite, got {metrics}")
+            self.metrics |= {name: float(value) for name, value in metrics.items()}
+        if told := step.info.get("verifier"):
+            detail = step.info.get("verifier_detail")
+            self.verdict = (f"{told}: {detail}" if detail else str(told))[:MAX_VERDICT]
+        self.reward = reward
+
+    def _blame(self, what: str, error: BaseException) -> None:
+        """Remember a failure of the wrapped environment; our own cancellation is none.
+
+        Raises:
+            EnvError: in the place of an error that does not say itself what happened.
+        """
+        if isinstance(error, InfraError | StepTimeout):
+            self.failure = error
+        elif not _is_ours(error):
+            self.failure = EnvError(f"{what}: {_last_lines(error)}")
+            raise self.failure from error
+
+
+async def at_once() -> None:
+    """Nothing to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Everything that is the same for all episodes of a run."""
+
+    make_env: Callable[[], Env]
+    """As `make` makes them: checked, and bounded in turns and time."""
+    make_agent: Callable[[], Agent]
+    gateway: SessionServer
+    """Or a relay to somebody else's model."""
+    clients: AgentClients
+    model_name: str
+    deadlines: Deadlines
+    services: Services = NO_SERVICES
+    """What the environments ask for at `reset`."""
+    env_id: str = ""
+    """What `make_env` makes, where `reset` does not say it."""
+    wait_ready: Callable[[], Awaitable[None]] = at_once
+    """Returns once an engine serves; asked before an episode is played again. May raise
+    InfraError."""
+
+    input_limit: InputLimit | None = None
+    """Tasks whose first prompt is longer are not played."""
+    warnings: Repeated = field(default_factory=lambda: Repeated(log))
+    """Of its episodes."""
+
+    async def play(
+        self, task: Task, *, episode_id: str, group_id: str, sampling: SessionSampling
+    ) -> Trajectory:
+        """Play `task` once. Never raises for what an episode can do wrong; cancellation passes."""
+        session = self.gateway.open_session(
+            sampling=sampling, session_id=episode_id, turn_timeout_s=self.deadlines.turn_s
+        )
+        env: EpisodeEnv | None = None
+        try:
+            try:
+                env = EpisodeEnv(self.make_env(), task, self.services, self.warnings)
+            except FOREIGN as error:
+                if _is_ours(error):
+                    raise
+                failed: BaseException | None = EnvError(f"making the env: {_last_lines(error)}")
+            else:
+                failed = await self._run(env, session, task)
+        finally:
+            record = self.gateway.close_session(session)
+            if env is not None:
+                await env.close()
+        outcome, error_text = _judge(failed, env, record)
+        return Trajectory(
+            episode_id=episode_id,
+            group_id=group_id,
+            task_id=task.id,
+            outcome=outcome,
+            reward=(env.reward if env else 0.0) + record.credit.episode_reward,
+            rows=record.rows,
+            num_turns=record.num_turns,
+            metrics=_metrics(env, record),
+            messages=record.messages,
+            error=error_text,
+            env_id=(env.env_id if env else "") or self.env_id,
+            actions_json=env.transcript.actions if env else (),
+            answers=env.transcript.answers if env else (),
+            tools=record.tools,
+            credit=record.credit,
+            verdict=env.verdict if env else "",
+        )
+
+    async def _run(self, env: EpisodeEnv, session: Session, task: Task) -> BaseException | None:
+        limit: asyncio.Timeout | None = None
+        failed: BaseException | None = None
+        try:
+            async with ENGINES.timeout(self.deadlines.episode_s) as limit:
+                await within(None, self._play(env, session, task))  # which it may swallow
+        except FOREIGN as error:
+            if _is_ours(error):
+                raise
+            failed = error
+        if limit and limit.expired():  # also when the agent swallowed the cancellation
+            limit_s = self.deadlines.episode_s
+            return _Deadline(too_slow("the episode", "rollout.episode_timeout_s", limit_s))
+        return failed
+
+    async def _play(self, env: EpisodeEnv, session: Session, task: Task) -> None:
+        await env.start()
+        if self.input_limit is not None:
+            env.check_input(self.input_limit)
+        session.main_tools = [str(t.get("function", {}).get("name")) for t in env.tools]
+        client = self.clients.for_session(session)
+        await self.make_agent().run(env, client, model=self.model_name, task=task)
+
+
+async def play_with_retries(
+    player: Player,
+    task: Task,
+    *,
+    episode_id: str,
+    group_id: str,
+    sampling: SessionSampling,
+    max_retries: int,
+) -> Trajectory:
+    """Play `task`, again while infrastructure fails, at most 1 + `max_retries` times."""
+    for attempt in range(max_retries + 1):
+        trajectory = await player.play(
+            task, episode_id=episode_id, group_id=group_id, sampling=sampling
+        )
+        if trajectory.outcome is not Outcome.INFRA_ERROR or attempt == max_retries:
+            break
+        player.warnings.warn(
+            "episode %s is played again: %s", episode_id, trajectory.error, why=trajectory.error
+        )
+        await asyncio.sleep(RETRY_AFTER_S * 2**attempt)
+        with contextlib.suppress(InfraError):  # then the next attempt fails of it, and says so
+            await player.wait_ready()
+    return trajectory
+
+
+class _Deadline(Exception):
+    """The episode's own deadline passed: slow is nobody's reward of 0."""
+
+
+def _judge(
+    failed: BaseException | None, env: EpisodeEnv | None, record: SessionRecord
+) -> tuple[Outcome, str]:
+    """The outcome, and what went wrong. Infrastructure first: it may have caused the rest."""
+    failure = env.failure if env else failed
+    if record.infra_error:
+        return Outcome.INFRA_ERROR, record.infra_error
+    if isinstance(failure, InfraError):
+        return Outcome.INFRA_ERROR, str(failure)
+    if isinstance(failure, EnvError):
+        return Outcome.ENV_ERROR, str(failure)
+    assert env is not None
+    if isinstance(failed, _Deadline):
+        return Outcome.ABORTED, str(failed)
+    if isinstance(failed, InputTooLong):
+        return Outcome.TOO_LONG, str(failed)
+    if record.too_long:  # whatever the agent made of it
+        return Outcome.TOO_LONG, record.too_long
+    if failed and record.overflow:
+        return Outcome.TRUNCATED, "the conversation outgrew the model's context length"
+    if failed is not None:
+        return Outcome.AGENT_ERROR, _last_lines(failed)
+    return (Outcome.COMPLETED if env.terminated else Outcome.TRUNCATED), ""
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a CancelledError is this task's own cancellation, not a stray one of user code."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def _metrics(env: EpisodeEnv | None, record: SessionRecord) -> dict[str, float]:
+    """The environment's numbers below the session's."""
+    counted = {name: float(record.counters[name]) for name in COUNTED}
+    if uncounted := record.counters["uncounted_turns"]:
+        counted["uncounted_turns"] = float(uncounted)
+    return (env.metrics if env else {}) | counted | dict(record.spent)
+
+
+def _last_lines(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error, limit=-4)).strip()

@@ -1,0 +1,286 @@
+"""The rollout side, built: engine process, gateway in front of it, a player on top."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from agentgym_rl.config import Config, OwnEngineConfig, SandboxConfig, VllmEngineConfig
+from agentgym_rl.core.chat import Message, ToolSpec
+from agentgym_rl.core.engine import EngineInfo
+from agentgym_rl.core.errors import ConfigError, SandboxUnavailable
+from agentgym_rl.core.model_folder import tensor_heads
+from agentgym_rl.core.task import Split, Task, TaskSource
+from agentgym_rl.engines.router.router import Router
+from agentgym_rl.engines.vllm.build import check_interrupt, check_sleep, find_build
+from agentgym_rl.gateway.client import ASLEEP_S, AgentClients
+from agentgym_rl.gateway.server.gateway import Gateway, SessionServer
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gym import registry
+from agentgym_rl.gym.env import Env
+from agentgym_rl.gym.services import Services, running_services
+from agentgym_rl.gym.specs import EnvSpec
+from agentgym_rl.gym.wrappers import within
+from agentgym_rl.models.resolve import model_folder, tokenizer_hash
+from agentgym_rl.runtime.imports import check_findable
+
+from .episode import CLOSE_TIMEOUT_S, Deadlines, InputLimit, Player, at_once
+from .groups import accept_filter
+
+log = logging.getLogger(__name__)
+
+
+class Engines(Protocol):
+    """The engines that a gateway stands in front of: a `Fleet`, or one that is followed."""
+
+    @property
+    def router(self) -> Router: ...
+
+    async def ready(self) -> EngineInfo: ...
+
+    async def watch(self) -> None: ...
+
+    async def wait_serving(self) -> None: ...
+
+
+_PROBE_S = 60.0
+SEED_LIMIT = 2**63
+"""Task seeds are stored as SQLite integers."""
+
+
+async def check(config: Config, *, trains: bool = True) -> None:
+    """Refuse what cannot work with an engine of our own before anything is started. A run that
+    only evaluates needs no training tasks.
+
+    Raises:
+        ConfigError: an engine that is not ours, an unknown env, agent, filter or model, a model
+            without chat template, no usable vLLM, an unknown sandbox backend where one is needed,
+            tasks that cannot be recorded, or a port that is taken.
+    """
+    engine = config.own_engine
+    await check_parts(config)
+    check_policy(config, engine)
+    if trains:
+        _check_tasks(config, "train")
+
+
+def check_policy(config: Config, engine: OwnEngineConfig) -> None:
+    """Refuse an engine, model or filter that cannot work.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    accept_filter(config.rollout.should_accept)
+    if ":" in config.algo.loss:  # trainer ranks try it, with torch
+        check_findable(config.algo.loss, "algo.loss")
+    folder = model_folder(config)
+    ChatFormat.load(folder)
+    if not (isinstance(engine, VllmEngineConfig) and engine.urls):
+        tensor_heads(folder)
+    if isinstance(engine, VllmEngineConfig) and not engine.urls:
+        # servers that run already are checked when they answer
+        build = find_build(engine.python)
+        check_interrupt(config.rollout.interrupt, has_spans=build.has_spans, where=build.python)
+        if config.cluster.colocated:
+            check_sleep(build)
+
+
+async def check_parts(config: Config) -> None:
+    """What is checked whoever the model is: env, sandboxes, agent, held-out tasks and port.
+
+    Raises:
+        ConfigError: see `check`.
+    """
+    if config.sandbox.id != SandboxConfig().id:  # a wrong name is refused even where none is needed
+        registry.spec(config.sandbox.id, kind="sandbox")
+    if (await specimen(config)).needs_sandboxes:
+        await _check_sandbox(config)
+    registry.make_agent(config.agent.id, **config.agent.options)
+    if config.eval.num_tasks:
+        _check_tasks(config, "eval")
+    check_port(config)
+
+
+async def _check_sandbox(config: Config) -> None:
+    """Refuse a sandbox that does not work on this machine; a Slurm job runs on another one.
+
+    Raises:
+        ConfigError: the backend is unknown, or does not take its options.
+        SandboxUnavailable: it does not work here.
+    """
+    id = config.sandbox.id
+    backend = registry.make_sandbox(id, **config.sandbox.options)
+    if config.cluster.type == "slurm":
+        return
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            report = await backend.probe()
+    except TimeoutError as error:
+        raise SandboxUnavailable(
+            f"sandbox.id {id!r}: its probe did not end within {_PROBE_S:.0f} s; see "
+            f"`arl doctor sandbox --sandbox={id}`"
+        ) from error
+    if not report.ok:
+        raise SandboxUnavailable(
+            f"{config.env.id} runs programs in the sandbox {id!r}, which does not work here:\n"
+            f"{report.complaint()}\nSee `arl doctor sandbox --sandbox={id}`"
+        )
+
+
+def check_port(config: Config) -> None:
+    """Refuse a port of the gateway that is taken.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if config.gateway.port:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((config.gateway.host, config.gateway.port))
+        except OSError as error:
+            raise ConfigError(
+                f"gateway.port {config.gateway.port} on {config.gateway.host}: {error}; "
+                "0 picks a free one"
+            ) from error
+
+
+def _check_tasks(config: Config, split: Split) -> None:
+    try:
+        task = task_source(config, split, seed=config.seed)[0]
+    except IndexError as error:
+        hint = "; --eval.num_tasks=0 evaluates on none" if split == "eval" else ""
+        raise ConfigError(f"{config.env.id} has no {split} tasks{hint}") from error
+    if not isinstance(task, Task):
+        raise ConfigError(f"{config.env.id}: a task source must give Task objects, got {task!r}")
+    try:
+        json.dumps(dict(task.data))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config.env.id}: task {task.id}: data must be JSON: {error}") from error
+    if not (isinstance(task.seed, int) and 0 <= task.seed < SEED_LIMIT):
+        raise ConfigError(
+            f"{config.env.id}: task {task.id}: seed {task.seed!r} is not in [0, 2^63)"
+        )
+
+
+def task_source(config: Config, split: Split, *, seed: int) -> TaskSource:
+    """The tasks of the configured environment's `split`."""
+    return env_spec(config).task_source(split, seed=seed)
+
+
+def env_spec(config: Config) -> EnvSpec:
+    """The configured environment, with its options, limits and wrappers."""
+    options = dict(config.env.options)
+    if config.rollout.tool_timeout_s is not None:
+        options["step_timeout_s"] = config.rollout.tool_timeout_s
+    return registry.spec(config.env.id).with_options(**options)
+
+
+async def specimen(config: Config) -> Env:
+    """A configured environment that is never played, and closed already: its making checks the
+    options, its attributes say what it needs."""
+    env = env_spec(config).make()
+    try:
+        await within(CLOSE_TIMEOUT_S, env.close())
+    except (Exception, SystemExit) as error:  # somebody else's code
+        log.warning("env.close of %s, before any reset, failed: %r", config.env.id, error)
+    return env
+
+
+@contextlib.asynccontextmanager
+async def services(config: Config) -> AsyncIterator[Services]:
+    """What the configured environment is to be given, as a context in which it runs."""
+    env = await specimen(config)
+    async with running_services(env, config.sandbox, config.verifier) as given:
+        yield given
+
+
+@contextlib.asynccontextmanager
+async def policy_gateway(config: Config, fleet: Engines) -> AsyncIterator[Gateway]:
+    """Wait until the engines are ready, make the gateway that stands in front of them, and watch
+    over both. It does not serve yet."""
+    model_dir = model_folder(config)
+    chat = ChatFormat.load(model_dir)
+    info = await fleet.ready()
+    if info.tokenizer_hash not in ("", tokenizer_hash(model_dir)):  # vLLM's has no such thing
+        raise ConfigError(
+            f"engine and gateway disagree on the tokenizer or chat template of {model_dir}: "
+            f"{info.tokenizer_hash} and {tokenizer_hash(model_dir)}"
+        )
+    gateway = Gateway(
+        fleet.router,
+        chat,
+        config=config.gateway,
+        model_name=info.model,
+        max_model_len=min(info.max_model_len, config.own_engine.max_model_len),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(fleet.watch(), name="watch engines")
+        await fleet.wait_serving()  # servers that ran already first get this run's version 0
+        yield gateway
+        watch.cancel()
+
+
+@contextlib.asynccontextmanager
+async def serving_policy(
+    config: Config, fleet: Engines, given: Services | None = None
+) -> AsyncIterator[Player]:
+    """The gateway on these engines, serving, and a player of the configured episodes; their
+    services are those `given`, or else its own."""
+    async with (
+        policy_gateway(config, fleet) as gateway,
+        contextlib.nullcontext(given) if given else services(config) as given,
+        gateway.serve() as base_url,
+        _clients(config, base_url) as clients,
+    ):
+        yield make_player(
+            config,
+            gateway,
+            clients,
+            gateway.model_name,
+            services=given,
+            wait_ready=fleet.wait_serving,
+            count_prompt=gateway.count_prompt,
+        )
+
+
+def _clients(config: Config, base_url: str) -> AgentClients:
+    if config.cluster.colocated:
+        return AgentClients(base_url, patience_s=ASLEEP_S)
+    return AgentClients(base_url)
+
+
+def make_player(
+    config: Config,
+    gateway: SessionServer,
+    clients: AgentClients,
+    model_name: str,
+    *,
+    services: Services,
+    wait_ready: Callable[[], Awaitable[None]] = at_once,
+    count_prompt: Callable[[Sequence[Message], Sequence[ToolSpec]], int] | None = None,
+) -> Player:
+    """The player of the configured environment and agent."""
+    env = env_spec(config)
+    agent = registry.spec(config.agent.id, kind="agent")
+    longest = config.rollout.max_input_tokens
+    return Player(
+        make_env=env.maker(),
+        make_agent=lambda: agent.make(**config.agent.options),
+        gateway=gateway,
+        clients=clients,
+        model_name=model_name,
+        deadlines=Deadlines(
+            episode_s=config.rollout.episode_timeout_s,
+            turn_s=config.rollout.turn_timeout_s,
+        ),
+        services=services,
+        env_id=config.env.id,
+        wait_ready=wait_ready,
+        input_limit=InputLimit(longest, count_prompt) if longest and count_prompt else None,
+    )

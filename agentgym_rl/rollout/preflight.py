@@ -1,0 +1,194 @@
+"""Which first prompts fit the context of the model: counted before anything is started.
+
+A prompt is measured as the environment gives it, messages and tools in the model's chat template.
+What an agent adds is not known yet: an episode that it makes too long is found when it is played,
+and left out in the same way (`Outcome.TOO_LONG`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Split, Task, TaskSource, length_of
+from agentgym_rl.gateway.template.chat_format import ChatFormat
+from agentgym_rl.gateway.template.template import read_json
+from agentgym_rl.gym.gymnasium.loop_thread import LoopThread
+from agentgym_rl.gym.registry import make_sandbox
+from agentgym_rl.gym.services import Services
+from agentgym_rl.gym.wrappers import within
+from agentgym_rl.models.resolve import model_folder
+
+from .episode import CLOSE_TIMEOUT_S
+from .player import env_spec, task_source
+
+_log = logging.getLogger(__name__)
+
+MOST_TASKS = 1000
+"""Tasks of a split that are measured at most, some half a second; they lie evenly in it."""
+MOST_ENDLESS = 64
+"""The same, of a source without an end: its environment writes the prompts itself."""
+_LONGEST_S = 10.0
+_TELL_AFTER_S = 2.0
+_MOST_FAILURES = 10
+"""Tasks whose prompt cannot be had (the episode will say why) before the others are left alone."""
+
+
+@dataclass(slots=True)
+class Lengths:
+    """First prompts of one split, in tokens."""
+
+    split: Split
+    tasks: TaskSource
+    num_tasks: int | None
+    """Tasks that may be played; None: there is no end of them."""
+    most: int
+    """Of these, how many are measured."""
+    lengths: list[int] = field(default_factory=list[int])
+    """One for each prompt that was measured."""
+
+    @classmethod
+    def planned(cls, config: Config, split: Split) -> Lengths:
+        """Nothing measured yet, of the tasks that a run of this configuration may play."""
+        seed = config.seed if split == "train" else config.eval.seed
+        tasks = task_source(config, split, seed=seed)
+        found = length_of(tasks)
+        wanted = found if split == "train" else config.eval.num_tasks
+        num_tasks = wanted if found is None or wanted is None else min(wanted, found)
+        most = MOST_ENDLESS if found is None else MOST_TASKS
+        return cls(split, tasks, num_tasks, most if num_tasks is None else min(most, num_tasks))
+
+    def task(self, number: int) -> Task:
+        """The task to be measured as number `number` from 0 on."""
+        return self.tasks[number * (self.num_tasks or self.most) // self.most]
+
+    def longer_than(self, limit: int) -> int:
+        """How many have more than `limit` tokens."""
+        return sum(length > limit for length in self.lengths)
+
+    @property
+    def whose(self) -> str:
+        """The prompts that were measured, for people."""
+        measured = len(self.lengths)
+        if measured == self.num_tasks:
+            return f"{measured:,} {self.split} prompts"
+        of = "" if self.num_tasks is None else f" of {self.num_tasks:,}"
+        return f"{measured:,} {self.split} prompts (a sample{of})"
+
+
+async def check_prompts(
+    config: Config, splits: Sequence[Split], *, say: Callable[[str], None]
+) -> None:
+    """Warn of first prompts that do not fit the model's context or `rollout.max_input_tokens`, and
+    of those that leave little room for a reply. `say` is told of it while that takes its time.
+
+    Raises:
+        ConfigError: not one prompt of a split fits.
+    """
+    chat = ChatFormat.load(model_folder(config))
+    played: list[Split] = [split for split in splits if split == "train" or config.eval.num_tasks]
+    found = [Lengths.planned(config, split) for split in played]
+    thread = LoopThread()  # an environment that blocks holds up nothing else
+    measuring = thread.start(_measure(config, chat, found, say))
+    try:
+        async with asyncio.timeout(_LONGEST_S + _TELL_AFTER_S):
+            await asyncio.wrap_future(measuring)
+    except TimeoutError:
+        _log.warning(
+            "%s: reset has blocked for more than %.0f s, so it is not known how many prompts are "
+            "too long",
+            config.env.id, _LONGEST_S,
+        )  # fmt: skip
+    finally:
+        if not measuring.cancelled():
+            thread.close()
+    for lengths in found:
+        _judge(config, lengths)
+
+
+async def _measure(
+    config: Config, chat: ChatFormat, found: Sequence[Lengths], say: Callable[[str], None]
+) -> None:
+    """Add the lengths of prompts, until there are enough or it takes too long."""
+    env = env_spec(config).make()
+    sandboxes = None
+    if env.needs_sandboxes:  # not started: a `reset` that runs programs fails, and is left alone
+        sandboxes = make_sandbox(config.sandbox.id, **config.sandbox.options)
+    options = Services(sandboxes).options(env)
+    failures = 0
+    began_s = told_s = time.monotonic()
+    places = [(each, number) for each in found for number in range(each.most)]
+    try:
+        async with asyncio.timeout(_LONGEST_S):
+            for each, number in places:
+                if env.uses_verifier and length_of(each.tasks) is None:
+                    continue  # to write a problem it may start processes, as `reasoning_gym` does
+                try:
+                    task = each.task(number)
+                    messages, _ = await env.reset(seed=task.seed, options={"task": task, **options})
+                    each.lengths.append(len(chat.prompt(messages, env.tools or None)))
+                except (Exception, SystemExit) as error:  # somebody else's code, or the template
+                    _log.debug("a prompt of %s cannot be measured: %r", config.env.id, error)
+                    failures += 1
+                now_s = time.monotonic()
+                if now_s - told_s > _TELL_AFTER_S:
+                    told_s = now_s
+                    say(f"measuring prompts: {number + 1:,} of {each.most:,} {each.split} tasks")
+                if failures == _MOST_FAILURES or now_s - began_s > _LONGEST_S:
+                    break
+    except TimeoutError:
+        _log.debug("env.reset of %s is too slow to measure its prompts", config.env.id)
+    finally:
+        with contextlib.suppress(Exception, SystemExit):  # `stack.specimen` has warned of it
+            await within(CLOSE_TIMEOUT_S, env.close())
+
+
+def _judge(config: Config, found: Lengths) -> None:
+    """Say how many of the prompts do not fit.
+
+    Raises:
+        ConfigError: none does.
+    """
+    if not found.lengths:
+        return
+    context, key = _context(config)
+    longest, asked = context - 1, config.rollout.max_input_tokens
+    if asked is not None and asked < longest:
+        longest, key = asked, f"rollout.max_input_tokens {asked:,}"
+    advice = f"the prompts have {min(found.lengths):,} to {max(found.lengths):,} tokens"
+    too_long = found.longer_than(longest)
+    if too_long == len(found.lengths):
+        hint = "; --eval.num_tasks=0 evaluates on none" if found.split == "eval" else ""
+        raise ConfigError(
+            f"{config.env.id}: none of {found.whose} fits {key}, which must hold the first prompt "
+            f"and at least one token of a reply; {advice}: raise the limit or shorten them{hint}"
+        )
+    if too_long:
+        _log.warning(
+            "%s: %s of %s do not fit %s: they are not played, and count in no mean, but as "
+            "too_long; %s: raise the limit or shorten them",
+            config.env.id, f"{too_long:,}", found.whose, key, advice,
+        )  # fmt: skip
+    reply = config.rollout.max_tokens
+    tight = found.longer_than(context - reply) - found.longer_than(longest)
+    if tight > 0 and reply < context:
+        _log.warning(
+            "%s: %s of %s leave less than rollout.max_tokens %s of the %s tokens of the context "
+            "for the reply, which is cut there",
+            config.env.id, f"{tight:,}", found.whose, f"{reply:,}", f"{context:,}",
+        )  # fmt: skip
+
+
+def _context(config: Config) -> tuple[int, str]:
+    """The longest conversation, as far as that is known before an engine says it, and by what."""
+    positions = read_json(model_folder(config) / "config.json").get("max_position_embeddings")
+    wanted = config.own_engine.max_model_len
+    if isinstance(positions, int) and 1 < positions < wanted:
+        return positions, f"the {positions:,} positions of the model"
+    return wanted, f"engine.max_model_len {wanted:,}"

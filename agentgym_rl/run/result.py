@@ -1,0 +1,179 @@
+"""What a training run came to.
+
+What is said of a run when it has ended: its result, and its picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentgym_rl.config import Config
+from agentgym_rl.controller.batches import taught
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.evaluate.result import EvalResult
+from agentgym_rl.fleet.fleet import Fleet
+from agentgym_rl.report.plot import plot_reward
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.throughput import Pace, SandboxPace, VerifierPace
+from agentgym_rl.storage.checkpoint_retention import Retention, best_checkpoint
+from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.storage.run_folder import shown
+
+
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """The best one by `trainer.best_metric` of those that stayed."""
+
+    checkpoint: str
+    version: int
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a training run came to; the JSON object of `arl train --json`."""
+
+    eval_before: float | None
+    eval_after: float | None
+    evaluations: Sequence[Mapping[str, object]]
+    """All of them, as in `evaluations.jsonl`, by version."""
+    best: BestCheckpoint | None
+    """None unless trainer.keep_best asks for such."""
+    steps: int
+    """In all, those before a resume included; so are staleness and dropped groups."""
+    batches_taught: int
+    """Those of them that had a gradient and a learning rate above 0: the others left the policy as
+    it was."""
+    resumed_from: int | None
+    """Batches that the checkpoint had from which the run went on; None: it was not resumed."""
+    staleness_mean: float
+    staleness_max: float
+    groups_dropped: Mapping[str, int]
+    overlap: float
+    tool_calls_after: float | None
+    envs: Mapping[str, Mapping[str, float | None]]
+    """Held-out reward of each environment, "before" and "after"."""
+    outcomes: Mapping[str, int]
+    """Training episodes by outcome."""
+    eval_outcomes: Mapping[str, int]
+    """Episodes of both evaluations by outcome; those not completed or truncated do not count
+    in the rewards."""
+    engines: Mapping[str, int]
+    """What happened to engines and turns: restarts, and the router's counters."""
+    trainer_restarts: int
+    """Times lost ranks were started again, since the run began or was resumed."""
+    worker_restarts: int
+    """Times lost rollout workers were started again, likewise."""
+    duration_s: float
+    run: str
+    episodes: int
+    """Of training and all evaluations, played to a record; the figures below are over them."""
+    episodes_per_s: float
+    loop_lag_ms: Mapping[str, float]
+    sandbox: SandboxPace | None
+    verifier: VerifierPace | None
+    """See pace.Pace."""
+
+
+def rewards_by_env(
+    before: EvalResult | None, after: EvalResult | None
+) -> dict[str, dict[str, float | None]]:
+    """Of each environment, where both or one of the evaluations has it."""
+    found = {when: result.envs for when, result in (("before", before), ("after", after)) if result}
+    ids = sorted({env_id for envs in found.values() for env_id in envs})
+    return {
+        env_id: {
+            when: envs[env_id].reward if env_id in (envs := found.get(when, {})) else None
+            for when in ("before", "after")
+        }
+        for env_id in ids
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of the groups of a run, and of the evaluations around them."""
+
+    finished: FinishedGroups
+    pace: Pace
+    before: EvalResult | None = None
+    after: EvalResult | None = None
+    worker_restarts: int = 0
+    """Times that lost rollout workers were started again."""
+
+
+def summarize_training(
+    config: Config,
+    run_dir: Path,
+    controller: Controller,
+    fleet: Fleet,
+    recovered: Recovered,
+    records: Mapping[int, EvalRecord],
+    played: Played,
+    *,
+    title: str,
+    trainer_restarts: int,
+    duration_s: float,
+) -> TrainResult:
+    """The result of a run that has ended well; draws `reward.png` (called `title`) if asked to.
+
+    `records` are its evaluations, by version.
+    """
+    before, after, pace = played.before, played.after, played.pace
+    history = controller.history
+    if config.logging.plot:
+        rewards = {v: r.metrics.get("eval/reward") for v, r in records.items()}
+        plot_reward(
+            run_dir / "reward.png",
+            history,
+            title=title,
+            evaluations={v: reward for v, reward in rewards.items() if reward is not None},
+        )
+    return TrainResult(
+        eval_before=before.reward if before else None,
+        eval_after=after.reward if after else None,
+        evaluations=[record.line() for record in records.values()],
+        best=_best(config, run_dir),
+        steps=len(history),
+        batches_taught=sum(map(taught, history)),
+        resumed_from=recovered.step if recovered.incarnation else None,
+        staleness_mean=sum(m["staleness/mean"] for m in history) / len(history),
+        staleness_max=max(m["staleness/max"] for m in history),
+        groups_dropped=dict(controller.buffer.dropped),
+        overlap=controller.overlap.share,
+        tool_calls_after=after.tool_calls if after else None,
+        envs=rewards_by_env(before, after),
+        outcomes=dict(played.finished.outcomes),
+        eval_outcomes=_outcomes(before, after),
+        trainer_restarts=trainer_restarts,
+        worker_restarts=played.worker_restarts,
+        engines={"restarts": fleet.restarts, **fleet.counters},
+        duration_s=duration_s,
+        run=shown(run_dir),
+        episodes=pace.episodes,
+        episodes_per_s=pace.episodes_per_s,
+        loop_lag_ms=pace.loop_lag_ms,
+        sandbox=pace.sandbox,
+        verifier=pace.verifier,
+    )
+
+
+def _best(config: Config, run_dir: Path) -> BestCheckpoint | None:
+    """The best checkpoint that stayed, where best ones were to stay."""
+    if not config.trainer.keep_best:
+        return None
+    best = best_checkpoint(run_dir / "checkpoints", Retention.of(config.trainer))
+    return best and BestCheckpoint(shown(best.checkpoint), best.version, best.metric, best.value)
+
+
+def _outcomes(*evaluations: EvalResult | None) -> dict[str, int]:
+    """Episodes of all of them by outcome."""
+    outcomes: dict[str, int] = {}
+    for result in filter(None, evaluations):
+        for outcome, count in result.outcomes.items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+    return outcomes

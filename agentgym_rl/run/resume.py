@@ -1,0 +1,295 @@
+"""A run's folder, opened again: by one process, with a configuration that it can go on with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import tomllib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.config.section import differences
+from agentgym_rl.core.errors import ConfigError, TrainerError
+from agentgym_rl.core.task import Task, TaskSource
+from agentgym_rl.gym.data import CONTENT, content_of, without_end
+from agentgym_rl.storage.checkpoint_manifest import (
+    checksums,
+    list_checkpoints,
+    newest_checkpoint,
+    read_manifest,
+)
+from agentgym_rl.storage.episode_log import EpisodeLog, check_log
+from agentgym_rl.storage.evaluations import EvalRecords
+from agentgym_rl.storage.metrics import finite, rewrite_metrics
+from agentgym_rl.storage.recovery import NOTHING, Recovered, first_absent, recover
+from agentgym_rl.storage.run_folder import EPISODES, MARK, TASKS, WARMED_UP, shown
+
+log = logging.getLogger(__name__)
+
+FREE = (
+    *("run", "cluster", "logging", "eval", "gateway", "weights"),
+    *("trainer.num_ranks", "trainer.device", "trainer.gpus", "trainer.num_threads"),
+    *("trainer.num_replicas", "trainer.activation_checkpointing", "trainer.cpu_offload"),
+    *("trainer.head_chunk_tokens", "trainer.compile", "trainer.attention"),
+    *("trainer.max_tokens_per_microbatch", "trainer.checkpoint_every"),
+    "trainer.checkpoint_every_minutes",
+    *("trainer.keep_checkpoints", "trainer.keep_best", "trainer.best_metric"),
+    *("trainer.start_timeout_s", "trainer.batch_timeout_s", "trainer.finish_timeout_s"),
+    *("trainer.max_restarts", "trainer.stall_timeout_s"),
+    *("trainer.mismatch_warn", "trainer.mismatch_stop"),
+    *("engine.device", "engine.num_servers", "engine.num_threads", "engine.max_num_seqs"),
+    *("engine.stream_interval", "engine.max_restarts", "engine.start_timeout_s"),
+    *("engine.stall_timeout_s", "engine.request_timeout_s", "engine.fused", "engine.urls"),
+    *("engine.python", "engine.gpus", "engine.tensor_parallel_size", "engine.flags", "engine.env"),
+    *("engine.gpu_memory_utilization", "engine.kv_cache_gib", "engine.prefix_cache"),
+    *("rollout.workers", "rollout.worker_cpus", "rollout.max_restarts"),
+    *("rollout.max_concurrent", "rollout.interrupt", "rollout.max_retries"),
+    *("rollout.concurrency", "rollout.start_concurrent", "rollout.min_concurrent"),
+    *("rollout.turn_timeout_s", "rollout.episode_timeout_s", "rollout.max_rejected"),
+)
+"""Keys a run may go on with other values of: where and how fast things run, what is kept and
+shown. All else decides what is played and learned."""
+
+
+def kept_config(folder: Path) -> dict[str, Any]:
+    """The configuration that the run in `folder` has, as its file says.
+
+    Raises:
+        ConfigError: the file is damaged, or cut short.
+    """
+    try:
+        before = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        if cut := {"steps", "model", "rollout", "trainer", "logging"} - before.keys():
+            raise ValueError(f"it has no {', '.join(sorted(cut))}")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {MARK} is damaged ({error}): put it back from a copy, or "
+            "begin a new run"
+        ) from error
+    return before
+
+
+def check_resumable(folder: Path, config: Config) -> None:
+    """Refuse a configuration that the run in `folder` cannot go on with.
+
+    More `steps` are possible where the learning rate does not depend on how many there are.
+
+    Raises:
+        ConfigError: says what differs.
+    """
+    before = kept_config(folder)
+    longer = config.trainer.schedule == "constant" and config.steps >= before["steps"]
+    free = (*FREE, "steps") if longer else FREE
+    different = differences(before, tomllib.loads(dump_toml(config)), free=free)
+    if different:
+        hint = ""
+        if config.steps != before["steps"] and not longer:
+            hint = " (steps may grow under trainer.schedule 'constant' alone)"
+        raise ConfigError(
+            f"--resume {shown(folder)}: the run cannot go on with another configuration: "
+            f"{'; '.join(different)}{hint}. Leave that out, or begin a new run"
+        )
+
+
+def check_begun_with(folder: Path) -> None:
+    """Refuse a run whose own model, that it was warmed up to begin with, is not what it was.
+
+    Raises:
+        ConfigError: files of it are missing or damaged.
+    """
+    model = Path(kept_config(folder)["model"]["path"])
+    if not model.is_relative_to(folder.resolve()):
+        return
+    was = _told(folder / WARMED_UP).get("checksums", {})
+    faults = [name for name in was or ("config.json",) if not (model / name).is_file()]
+    if not faults:
+        now = checksums(model / name for name in was)
+        faults = [name for name in was if now[name] != was[name]]
+    if faults:
+        raise ConfigError(
+            f"--resume {shown(folder)}: the model that the run began with is damaged: "
+            f"{', '.join(faults)} in {shown(model)} is missing or not what was written: put it "
+            "back from a copy, or begin a new run"
+        )
+
+
+def check_kept(folder: Path, config: Config, tasks: TaskSource | None) -> Path | None:
+    """See that the run in `folder` has what it needs to go on: its newest whole checkpoint (None
+    if it has written none), its log, and the training tasks it had (None: others bring them).
+
+    Raises:
+        ConfigError: something is missing, damaged or changed; or the run has nothing left to do.
+    """
+    try:
+        checkpoint = newest_checkpoint(folder / "checkpoints")
+    except TrainerError as error:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {error}; put one back from a copy, or remove the folder "
+            "checkpoints to train every batch again from the log"
+        ) from error
+    step = read_manifest(checkpoint).step if checkpoint else 0
+    _check_unfinished(folder, config, step)
+    _check_log(folder, step)
+    if tasks is not None:
+        _check_tasks(folder, config, tasks)
+    return checkpoint
+
+
+def _check_unfinished(folder: Path, config: Config, done: int) -> None:
+    """Refuse a run that has exported the weights of its last batch, and evaluated them."""
+    last = EvalRecords(folder).read().get(config.steps)
+    evaluated = last is None or last.status != "waiting" or not config.eval.num_tasks
+    if done >= config.steps and (folder / "export").exists() and evaluated:
+        raise ConfigError(
+            f"--resume {shown(folder)}: the run is finished, with all its {config.steps} batches"
+        )
+
+
+_WRITTEN_LATER = ("metrics.jsonl", TASKS, "phases.jsonl", "tokens", "evaluations", "export")
+"""What no run has before its log says that it began."""
+
+
+def _check_log(folder: Path, step: int) -> None:
+    """Refuse a log that is damaged, or that a run has lost which had one."""
+    log = folder / EPISODES
+    if log.exists():
+        try:
+            check_log(log, from_step=step)
+        except ConfigError as error:
+            raise _log_lost(folder, str(error)) from error
+        if _is_begun(log):
+            return _check_batches(folder, step)
+    later = any((folder / name).exists() for name in _WRITTEN_LATER)
+    if later or list_checkpoints(folder / "checkpoints"):
+        raise _log_lost(folder, f"{EPISODES} is {'empty' if log.exists() else 'missing'}")
+
+
+def _check_batches(folder: Path, step: int) -> None:
+    """Refuse a log that is older than the checkpoint of `step` batches: the end of it was lost, or
+    it was put back from a copy."""
+    absent = first_absent(folder / EPISODES)
+    if absent < step:
+        raise ConfigError(
+            f"--resume {shown(folder)}: {EPISODES} lacks batch {absent}, which the checkpoint "
+            f"step-{step} was trained on: put it back from a newer copy, or remove the checkpoints "
+            f"of more than {absent} batches to go on from before"
+        )
+
+
+def _is_begun(log: Path) -> bool:
+    """Whether a log that is whole says that a run has begun."""
+    with closing(sqlite3.connect(log)) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        return any(
+            table in tables and db.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0]
+            for table in ("incarnations", "groups")  # earlier versions had no incarnations
+        )
+
+
+def _log_lost(folder: Path, fault: str) -> ConfigError:
+    return ConfigError(
+        f"--resume {shown(folder)}: {fault}, and nothing else says which groups were trained: put "
+        f"it back from a copy{_anew(folder)}"
+    )
+
+
+def _anew(folder: Path) -> str:
+    """What else can be done, as the end of a sentence."""
+    if not list_checkpoints(folder / "checkpoints"):
+        return ", or begin a new run"
+    return (
+        f", or begin a new run with its newest weights (arl export --model {shown(folder)} --out "
+        "FOLDER, then arl train --model FOLDER)"
+    )
+
+
+_COMPARED_GROUPS = 200
+_PLAYED = """
+    SELECT g.task_index, t.task_id, t.seed, t.data FROM groups g JOIN tasks t USING (task_id)
+    WHERE g.task_index >= 0 ORDER BY g.rowid DESC LIMIT ?"""
+
+
+def _check_tasks(folder: Path, config: Config, tasks: TaskSource) -> None:
+    """Refuse other training tasks than the run had: by the digest of all of them, where their
+    source makes one, and by those that the log has of the newest groups."""
+    was, now = _told(folder / TASKS), tasks.describe()
+    sources = ", ".join(map(str, now.get("sources", ()))) or config.env.id
+    if CONTENT in was and CONTENT in now and was[CONTENT] != now[CONTENT]:
+        before, after = (f"{said.get('tasks_train', '?')} tasks" for said in (was, now))
+        changed = (
+            f"{sources}: then {before} to train on, now {after if after != before else 'others'}"
+        )
+    elif (played := _changed_task(folder / EPISODES, config, tasks)) is not None:
+        changed = f"{sources}: task {played} of its order is another one"
+    else:
+        return
+    raise ConfigError(
+        f"--resume {shown(folder)}: the training data has changed since the run began "
+        f"({changed}), so tasks would be skipped or played twice: put the data back as it was"
+        f"{_anew(folder)}"
+    )
+
+
+def _changed_task(log: Path, config: Config, tasks: TaskSource) -> int | None:
+    """The index of a task that was played, and is another one now."""
+    if not log.exists() or not _is_begun(log):
+        return None
+    endless = without_end(tasks, seed=config.seed, shuffle=config.rollout.shuffle)
+    with closing(sqlite3.connect(log)) as db:
+        for index, id, seed, data in db.execute(_PLAYED, (_COMPARED_GROUPS,)):
+            if _identity(endless[index]) != (id, seed, content_of(json.loads(data))):
+                return index
+    return None
+
+
+def _identity(task: Task) -> tuple[str, int, str]:
+    return task.id, task.seed, content_of(json.loads(json.dumps(dict(task.data))))
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """What was written of the tasks; {}: nothing that can be read."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def rewrite_config(folder: Path, config: Config) -> Path:
+    """Put the configuration that a run goes on with in place of the one it had."""
+    beside = folder / f".{MARK}.tmp"
+    beside.write_text(dump_toml(config), encoding="utf-8")
+    return beside.replace(folder / MARK)
+
+
+def begin(
+    config: Config, run_dir: Path, episodes: EpisodeLog, checkpoint: Path | None
+) -> Recovered:
+    """What there is of the run from `checkpoint` on, and the log and the metrics file brought to
+    where it goes on.
+
+    Raises:
+        ConfigError: see `recover`.
+    """
+    step = read_manifest(checkpoint).step if checkpoint else 0
+    incarnation = episodes.begin(
+        step=step, checkpoint=str(checkpoint or ""), num_ranks=config.trainer.num_ranks
+    )
+    if not incarnation:
+        if episodes.num_groups:
+            raise ConfigError(
+                f"{shown(run_dir)}: the run was begun by an earlier version of this package, whose "
+                "log does not say enough to go on; begin a new run"
+            )
+        return NOTHING
+    found = recover(run_dir / EPISODES, step=step, checkpoint=checkpoint, incarnation=incarnation)
+    rewrite_metrics(run_dir / "metrics.jsonl", [finite(metrics) for metrics in found.history])
+    log.info(
+        "going on from %s: %d batches that were handed out since then are trained from the log, "
+        "%d groups wait, %d have begun",
+        *(f"step {step}", len(found.leased), len(found.waiting), len(found.begun)),
+    )
+    return found

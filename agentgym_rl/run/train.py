@@ -1,0 +1,158 @@
+"""`arl train`: a run whose groups are played by an agent in an environment, here or by workers.
+
+engines and trainer start ─► evaluation (version 0) ─► rollout ║ training ─► evaluation
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.config import Config
+from agentgym_rl.core.task import TaskSource
+from agentgym_rl.evaluate.during_training import Evaluator
+from agentgym_rl.evaluate.evaluate import EvalResult
+from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.episode import Player
+from agentgym_rl.rollout.player import check, serving_policy, task_source
+from agentgym_rl.rollout.preflight import check_prompts
+from agentgym_rl.rollout.producer import Rollout
+from agentgym_rl.rollout.throughput import measuring
+from agentgym_rl.storage.run_folder import record_tasks
+from agentgym_rl.workers.elastic import ElasticWorkers
+from agentgym_rl.workers.leases import Hub
+
+from .training import Played, TrainingRun, TrainResult, training
+
+_Producer = Rollout | ElasticWorkers
+
+
+async def check_played(config: Config, *, say: Callable[[str], None]) -> None:
+    """Refuse a run that cannot work, or whose prompts do not fit, before anything is started.
+    `say` is told of it while that takes its time.
+
+    Raises:
+        ConfigError: as `stack.check` and `prompt_lengths.check_prompts`.
+    """
+    await check(config)
+    await check_prompts(config, ("eval", "train"), say=say)
+
+
+async def train(
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> TrainResult:
+    """Run a whole training job, or go on with the one in the folder `resume`; returns when it is
+    finished and every process has ended."""
+    await check_played(config, say=progress.phase)
+    config = resolve_paths(config)
+    async with training(_PlayedRun, config, progress, resume=resume, server=server) as run:
+        return await run.run()
+
+
+class _PlayedRun(TrainingRun):
+    @staticmethod
+    def tasks(config: Config) -> TaskSource:
+        return task_source(config, "train", seed=config.seed)
+
+    @property
+    def title(self) -> str:
+        return f"{self.config.env.id} · {self.config.agent.id}"
+
+    async def play(self) -> Played:
+        # Rollout ends before the gateway does: no episode fails because the run ends.
+        async with (
+            serving_policy(self.config, self.fleet) as player,
+            measuring(player.services) as meter,
+            asyncio.TaskGroup() as producers,
+        ):
+            evaluator = Evaluator(
+                self.config,
+                self.config_file,
+                self.run_dir,
+                self.evaluations,
+                incarnation=self.recovered.incarnation,
+                progress=self.progress,
+                forks=self.processes.forks,
+            )
+            before = await self._before(player, evaluator)
+            scheduled = producers.create_task(
+                evaluator.run(player.services), name="evaluations on schedule"
+            )
+            rollout = await self._train(producers, player)
+            self.evaluations.close()
+            after = await self._evaluate(player, evaluator, "after")
+            if not scheduled.done():
+                self.progress.phase("waiting for evaluations on schedule")
+            await scheduled
+            counts = [rollout.finished.outcomes, *(r.outcomes for r in (before, after) if r)]
+            episodes = sum(sum(count.values()) for count in counts) + evaluator.num_scheduled
+            pace = meter.read(episodes=episodes, others=self.fleet.followers.used)
+        restarts = rollout.restarts if isinstance(rollout, ElasticWorkers) else 0
+        return Played(rollout.finished, pace, before, after, restarts)
+
+    async def _before(self, player: Player, evaluator: Evaluator) -> EvalResult | None:
+        """The evaluation of version 0; that of the run's first start, once there are others."""
+        if self.recovered.step:
+            return evaluator.kept(0)
+        return await self._evaluate(player, evaluator, "before")
+
+    async def _evaluate(self, player: Player, evaluator: Evaluator, when: str) -> EvalResult | None:
+        if self.config.eval.num_tasks == 0:
+            return None
+        self.progress.phase(f"evaluating on held-out tasks, {when} training")
+        return await evaluator.play(
+            self.controller.version, player, on_progress=self.progress.evaluating
+        )
+
+    async def _train(self, producers: asyncio.TaskGroup, player: Player) -> _Producer:
+        tasks = self.tasks(self.config)
+        record_tasks(self.run_dir, tasks)
+        async with self._rollout(player, tasks) as rollout:
+            await self.wait_trainer()
+            self.progress.phase("training")
+            playing = producers.create_task(rollout.run(), name="rollout")
+            adapting = producers.create_task(self.adapt(), name="concurrency")
+            await self.wait_trained()
+            adapting.cancel()
+            playing.cancel()
+        return rollout
+
+    @asynccontextmanager
+    async def _rollout(self, player: Player, tasks: TaskSource) -> AsyncIterator[_Producer]:
+        """Who plays: this process, by `player`, or others."""
+        if not self.config.rollout.workers:
+            yield Rollout(
+                self.config,
+                player=player,
+                tasks=tasks,
+                buffer=self.controller.buffer,
+                episodes=self.episodes,
+                controller=self.controller,
+                recovered=self.recovered,
+            )
+            return
+        hub = Hub.of_run(
+            self.config,
+            tasks,
+            controller=self.controller,
+            episodes=self.episodes,
+            recovered=self.recovered,
+        )
+        self.workers = ElasticWorkers(
+            self.config,
+            self.config_file,
+            self.processes,
+            hub,
+            self.fleet.followers,
+            on_error=self.controller.fail,
+        )
+        async with self.workers.started():
+            yield self.workers

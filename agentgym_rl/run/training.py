@@ -1,0 +1,338 @@
+"""A run: engines, trainer and controller, under one TaskGroup, for as many batches as were asked.
+
+A crash anywhere ends everything, and names its cause. Who produces the groups that train is
+`TrainingRun.play`: `run.py` plays environments, `serve_run.py` waits for other programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from agentgym_rl.cluster.forking import Forks, ForkServer
+from agentgym_rl.cluster.opening import children, cluster_of
+from agentgym_rl.cluster.processes import Processes
+from agentgym_rl.config import Config
+from agentgym_rl.controller.api import ControllerApi
+from agentgym_rl.controller.buffer import Buffer
+from agentgym_rl.controller.concurrency import adapt
+from agentgym_rl.controller.controller import Controller
+from agentgym_rl.core.errors import ConfigError, InfraError
+from agentgym_rl.core.task import TaskSource
+from agentgym_rl.evaluate.queue import EvalQueue
+from agentgym_rl.fleet.elastic import ElasticFleet
+from agentgym_rl.fleet.loads import EngineLoads
+from agentgym_rl.fleet.members import Members
+from agentgym_rl.models.resolve import model_folder, resolve_learning_rate, weights_size
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.runtime.http_server import serving
+from agentgym_rl.storage.checkpoint_retention import Retention, prune
+from agentgym_rl.storage.episode_log import EpisodeLog
+from agentgym_rl.storage.evaluations import EvalRecord
+from agentgym_rl.storage.metrics import CollapseWatch, MetricsFile
+from agentgym_rl.storage.phases import PhasesFile
+from agentgym_rl.storage.recovery import Recovered
+from agentgym_rl.storage.run_folder import (
+    EPISODES,
+    create_run_dir,
+    file_name,
+    held,
+    release_if_unused,
+)
+from agentgym_rl.storage.trackers import open_trackers
+from agentgym_rl.storage.weights_folder import WeightsFolder
+from agentgym_rl.workers.elastic import ElasticWorkers
+
+from .admin_api import ElasticApi, told
+from .result import Played, TrainResult, summarize_training
+from .resume import begin, check_kept, rewrite_config
+from .trainer_ranks import TrainerGroup, try_model
+from .warmup import warmed_up
+
+_FLOAT32_OVER_BFLOAT16 = 2
+"""Versions are float32 (the trainer's master weights); a model's files often are not."""
+
+
+@contextlib.asynccontextmanager
+async def training(
+    kind: type[TrainingRun],
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> AsyncIterator[TrainingRun]:
+    """A run of this kind in a folder of its own, or one that goes on in the folder `resume`, ready
+    to be `run`; it ends with the context. Engines and ranks are forked from `server`, if given.
+
+    Raises:
+        ConfigError: the folder is another run's, or holds nothing to go on with.
+    """
+    begun_s = time.monotonic()
+    config = resolve_learning_rate(config, await asyncio.to_thread(model_folder, config))
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster_of(config))
+        if resume is None:
+            checkpoint = None
+            run_dir, config_file = create_run_dir(config, kind=kind.folder)
+            stack.callback(release_if_unused, run_dir)
+            stack.enter_context(held(run_dir))
+        else:
+            run_dir = resume
+            stack.enter_context(held(run_dir))
+            tasks = kind.tasks(config)
+            checkpoint = await asyncio.to_thread(check_kept, run_dir, config, tasks)
+            config_file = rewrite_config(run_dir, config)
+        forks = await stack.enter_async_context(Forks(server)) if server else None
+        trackers = open_trackers(config, run_dir, settings=config.model_dump(mode="json"))
+        stack.callback(trackers.close)
+        if resume is None and config.cluster.type != "ray":
+            progress.phase("trying the model")
+            await try_model(config, run_dir, config_file, forks=forks)
+        if config.init.method == "sft":
+            config = await warmed_up(config, run_dir, config_file, progress, forks=forks)
+            config_file = rewrite_config(run_dir, config)
+        weights_name = f"{file_name(run_dir.name)}-{os.getpid()}"
+        model_dir = model_folder(config)
+        weights_dir = stack.enter_context(_weights_folder(config, model_dir, run_dir, weights_name))
+        episodes = EpisodeLog(run_dir / EPISODES)
+        stack.callback(episodes.close)
+        recovered = begin(config, run_dir, episodes, checkpoint)
+        metrics = MetricsFile(run_dir / "metrics.jsonl")
+        stack.callback(metrics.close)
+        phases = PhasesFile(run_dir)
+        stack.callback(phases.close)
+
+        collapse = CollapseWatch()
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            collapse.step(step, metrics)
+            trackers.log(step, metrics)
+            progress.step(step, metrics)
+
+        def on_evaluated(record: EvalRecord) -> None:
+            progress.evaluated(record)
+            numbers = {k: v for k, v in record.metrics.items() if v is not None}
+            if numbers:
+                numbers["eval/version"] = float(record.version)
+                trackers.log(controller.version, numbers)
+
+        evaluations = EvalQueue(
+            config,
+            run_dir,
+            weights_dir,
+            recovered=recovered,
+            final=kind.evaluates,
+            on_end=on_evaluated,
+        )
+        processes = await stack.enter_async_context(
+            children(config, run_dir, weights_dir, forks=forks)
+        )
+        fleet = ElasticFleet(
+            config,
+            config_file,
+            processes,
+            model_dir=model_dir,
+            weights_dir=weights_dir,
+            version=recovered.step,
+            incarnation=recovered.incarnation,
+        )
+        buffer = Buffer(config.rollout, total_groups=config.steps * config.rollout.groups_per_batch)
+        buffer.restore(
+            recovered.step,
+            leased=recovered.leased,
+            waiting=recovered.waiting,
+            dropped=recovered.dropped,
+        )
+        controller = Controller(
+            config,
+            buffer,
+            episodes,
+            metrics,
+            phases,
+            publications=fleet,
+            token=secrets.token_hex(16),
+            on_step=on_step,
+            recovered=recovered,
+            evaluations=evaluations,
+            devices=fleet.colocation if config.cluster.colocated else None,
+        )
+        evaluations.recover()
+        trainer = TrainerGroup(
+            config,
+            config_file,
+            run_dir,
+            weights_dir,
+            processes,
+            controller,
+            fleet,
+            episodes,
+            evaluations,
+            recovered,
+        )
+        yield kind(
+            config,
+            run_dir,
+            config_file,
+            processes,
+            fleet,
+            trainer,
+            controller,
+            episodes,
+            progress,
+            recovered,
+            evaluations,
+            begun_s,
+        )
+
+
+def _weights_folder(config: Config, model_dir: Path, run_dir: Path, name: str) -> WeightsFolder:
+    """Room for the versions that are kept, and for the one that is being written: in memory, or
+    where every node of a cluster sees it."""
+    root = run_dir if config.cluster.type == "ray" else None
+    keep = config.weights.keep_versions
+    versions = 1 + (2 if keep == "all" else keep) + config.eval.scheduled  # one is pinned
+    return WeightsFolder(
+        name,
+        need_bytes=versions * weights_size(model_dir) * _FLOAT32_OVER_BFLOAT16,
+        root=Path(config.weights.folder) if config.weights.folder else root,
+    )
+
+
+@dataclass
+class TrainingRun(ABC):
+    """Everything that runs; `run` is all of it, from start to end."""
+
+    folder: ClassVar[str] = ""
+    """What the run's folder is called by; empty: by environment and agent."""
+    evaluates: ClassVar[bool] = True
+    """Whether it evaluates its first and its last version."""
+
+    config: Config
+    run_dir: Path
+    config_file: Path
+    processes: Processes
+    fleet: ElasticFleet
+    trainer: TrainerGroup
+    controller: Controller
+    episodes: EpisodeLog
+    progress: Progress
+    recovered: Recovered
+    evaluations: EvalQueue
+    begun_s: float
+    """When it was opened, by the monotonic clock: before its model was warmed up, if it was."""
+    workers: ElasticWorkers | None = None
+    """Who plays, where that is others, once they are being started."""
+
+    @staticmethod
+    def tasks(config: Config) -> TaskSource | None:
+        """What it trains on; None: other programs bring their own tasks."""
+        return None
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Of the run's picture."""
+
+    @abstractmethod
+    async def play(self) -> Played:
+        """Produce groups, until every batch is trained."""
+
+    async def run(self) -> TrainResult:
+        """The whole run; returns when every process has ended."""
+        self.progress.phase("starting engines and trainer")
+        token = secrets.token_hex(16)
+        async with (
+            serving(self._api(token), host=self.processes.host, port=0) as controller_url,
+            self.fleet.running(),
+        ):
+            with told(self.run_dir, self.config, url=controller_url, token=token):
+                played = await self._run(controller_url)
+        return summarize_training(
+            self.config,
+            self.run_dir,
+            self.controller,
+            self.fleet,
+            self.recovered,
+            self.evaluations.records.read(),
+            played,
+            title=self.title,
+            trainer_restarts=self.trainer.restarts,
+            duration_s=time.monotonic() - self.begun_s,
+        )
+
+    async def _run(self, controller_url: str) -> Played:
+        await self.trainer.start(controller_url)
+        async with self._ending(), asyncio.TaskGroup() as tasks:
+            watches = [
+                tasks.create_task(self.controller.watch(), name="watch controller"),
+                tasks.create_task(self.trainer.watch(), name="watch trainer"),
+            ]
+            played = await self.play()
+            await self._finish()
+            for watch in watches:
+                watch.cancel()
+        return played
+
+    def _api(self, token: str) -> ElasticApi:
+        ranks = ControllerApi(self.controller, num_ranks=self.config.trainer.num_ranks)
+        members = Members(self.config, self.fleet)
+        return ElasticApi(members, self._workers, token=token, others=ranks)
+
+    def _workers(self) -> ElasticWorkers:
+        if not self.config.rollout.workers:
+            raise ConfigError(
+                "this run has no rollout workers: `arl train` plays its groups itself "
+                "(rollout.workers=0)"
+            )
+        if self.workers is None:
+            raise InfraError("the rollout workers are not started yet")
+        return self.workers
+
+    @contextlib.asynccontextmanager
+    async def _ending(self) -> AsyncIterator[None]:
+        """However the run ends, ranks that wait for a batch are told."""
+        try:
+            yield
+        finally:
+            self.controller.close()
+
+    async def adapt(self) -> None:
+        """Keep the number of groups at once where it should be, if it is to be adapted."""
+        loads = EngineLoads(self.fleet.in_service)
+        await adapt(self.config.rollout, self.controller.buffer, self.controller, loads)
+
+    async def wait_trainer(self) -> None:
+        """Until every rank has loaded the model, and training begins."""
+        await self.trainer.ready()
+
+    async def wait_trained(self) -> None:
+        """Until every batch is trained."""
+        # The trainer's own deadline for a batch comes first; the rest is for the step itself.
+        timeout_s = 2 * self.config.trainer.batch_timeout_s + self.config.trainer.finish_timeout_s
+        controller = self.controller
+        while controller.version < self.config.steps:
+            seen = controller.num_reports
+            await controller.changes.wait_for(
+                lambda seen=seen: controller.num_reports > seen,
+                who="arl train",
+                what=f"policy version {controller.version + 1}",
+                timeout_s=timeout_s,
+                on="trainer",
+            )
+
+    async def _finish(self) -> None:
+        """Wait for what the trainer still writes; it may stay no longer."""
+        self.controller.close()
+        self.progress.phase("writing checkpoint and export")
+        await self.trainer.finish()
+        # As evaluated since the last one was written.
+        prune(self.run_dir / "checkpoints", Retention.of(self.config.trainer))

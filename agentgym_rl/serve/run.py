@@ -1,0 +1,150 @@
+"""`arl serve`: a run whose episodes other programs play, against this run's gateway.
+
+engines and trainer start ─► serve.json ─► sessions, rewards ║ training ─► checkpoint, export
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentgym_rl.cluster.forking import ForkServer
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.models.resolve import resolve_paths
+from agentgym_rl.report.progress import Progress
+from agentgym_rl.rollout.groups import FinishedGroups
+from agentgym_rl.rollout.player import check_policy, check_port, policy_gateway
+from agentgym_rl.rollout.throughput import measuring
+from agentgym_rl.run.training import Played, TrainingRun, TrainResult, training
+from agentgym_rl.storage.run_folder import TOLD, shown
+
+from .app import PREFIX, AdminApp
+from .desk import Desk, OpenGroup
+
+
+async def serve(
+    config: Config,
+    progress: Progress,
+    *,
+    resume: Path | None = None,
+    server: ForkServer | None = None,
+) -> TrainResult:
+    """Train on the episodes of other programs, or go on with the run in the folder `resume`;
+    returns after `config.steps` batches."""
+    config = resolve_paths(config)
+    if config.eval.scheduled:
+        raise ConfigError(
+            "eval.every and eval.every_minutes: `arl serve` plays no episodes, so it evaluates "
+            "none; write checkpoints (trainer.checkpoint_every) and use arl eval --checkpoint"
+        )
+    if config.rollout.workers:
+        raise ConfigError(
+            "rollout.workers: `arl serve` plays no episodes, so it has no rollout workers; "
+            "leave the key out (several programs may open sessions at its one gateway)"
+        )
+    admin_key(config)
+    check_policy(config, config.own_engine)
+    check_port(config)
+    async with training(_ServedRun, config, progress, resume=resume, server=server) as run:
+        return await run.run()
+
+
+def admin_key(config: Config, *, before: Path | None = None) -> str:
+    """The key that opens sessions; where none is set, the one that the run told `before`.
+
+    Raises:
+        ConfigError: the gateway can be reached from elsewhere, and no key is set.
+    """
+    name = config.serve.admin_key_env
+    key = os.environ.get(name, "").strip()
+    if key:
+        return key
+    if not _is_loopback(config.gateway.host):
+        raise ConfigError(
+            f"gateway.host {config.gateway.host!r} can be reached from other machines, and the "
+            f"environment variable {name} (serve.admin_key_env) is not set: set it to a secret, "
+            "whoever knows it can open sessions; or serve on 127.0.0.1"
+        )
+    return _told_key(before) or f"admin-arl-{secrets.token_hex(16)}"
+
+
+def _told_key(file: Path | None) -> str:
+    """Of a run that goes on: programs that know its key need no other."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["admin_key"]) if file else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _ServedRun(TrainingRun):
+    folder = "serve"
+    evaluates = False
+
+    @property
+    def title(self) -> str:
+        return "episodes of other programs"
+
+    async def play(self) -> Played:
+        finished = FinishedGroups(
+            self.config.rollout,
+            buffer=self.controller.buffer,
+            episodes=self.episodes,
+            on_sampled=self.controller.count_sampled,
+        )
+        key = admin_key(self.config, before=self.run_dir / TOLD)
+        async with policy_gateway(self.config, self.fleet) as gateway:
+            desk = Desk(
+                self.config,
+                gateway,
+                self.controller.buffer,
+                finished,
+                first_index=max(self.recovered.logged, default=-1) + 1,
+                incarnation=self.recovered.incarnation,
+                begun=self._begun(),
+            )
+            app = AdminApp(gateway.app, desk, admin_key=key)
+            gateway.app = app
+            await self.wait_trainer()
+            async with (
+                gateway.serve() as base_url,
+                measuring() as meter,
+                asyncio.TaskGroup() as own,
+            ):
+                app.base_url = base_url
+                self._tell(base_url, key)
+                watching = own.create_task(desk.run(), name="desk")
+                adapting = own.create_task(self.adapt(), name="concurrency")
+                await self.wait_trained()
+                adapting.cancel()
+                watching.cancel()
+                pace = meter.read(episodes=sum(finished.outcomes.values()))
+        return Played(finished, pace)
+
+    def _begun(self) -> Iterator[OpenGroup]:
+        """Yield the groups that were not complete when the run was killed."""
+        for group_id, members in self.recovered.begun.items():
+            name = next(iter(members.values())).task_id
+            if (task := self.episodes.task_of(name)) is not None:
+                yield OpenGroup.begun(group_id, task, members.values())
+
+    def _tell(self, base_url: str, key: str) -> None:
+        admin_url = base_url.removesuffix("/v1") + PREFIX.rstrip("/")
+        told = {"base_url": base_url, "admin_url": admin_url, "admin_key": key}
+        file = self.run_dir / TOLD
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(json.dumps(told, indent=2) + "\n")
+        self.progress.phase(f"serving on {base_url}; sessions: {admin_url}, key in {shown(file)}")

@@ -1,0 +1,381 @@
+"""The durable log of a run: SQLite in WAL mode; a trajectory is here before it counts.
+
+A transaction survives the death of the process at any moment; under load one serves many episodes
+(`GroupCommit`), each of which counts when it is done. What a batch is made of is on disk before the
+trainer gets it; other transactions a power failure may cost, never the file (`synchronous=NORMAL`):
+then episodes are played again that no batch has. `arl train` is the only writer; readers
+(episode_reader) hold no transaction, so a live run does not notice them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from agentgym_rl.core.batch import StepReport
+from agentgym_rl.core.errors import ConfigError, StorageError
+from agentgym_rl.core.group import Group
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Trajectory, forks_json
+
+from .batched_commits import GroupCommit, Statement, merged
+
+log = logging.getLogger(__name__)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tasks (
+    task_id TEXT PRIMARY KEY, task_index INTEGER NOT NULL, seed INTEGER NOT NULL,
+    split TEXT NOT NULL, data TEXT NOT NULL, weight REAL NOT NULL DEFAULT 1);
+CREATE TABLE IF NOT EXISTS groups (
+    group_id TEXT PRIMARY KEY, task_id TEXT NOT NULL REFERENCES tasks,
+    status TEXT NOT NULL CHECK (status IN ('waiting', 'leased', 'consumed', 'dropped')),
+    cause TEXT NOT NULL DEFAULT '', oldest_version INTEGER, finished_s REAL NOT NULL,
+    step INTEGER, task_index INTEGER NOT NULL DEFAULT -1, members TEXT NOT NULL DEFAULT '[]');
+CREATE TABLE IF NOT EXISTS trajectories (
+    episode_id TEXT PRIMARY KEY, group_id TEXT NOT NULL REFERENCES groups,
+    outcome TEXT NOT NULL, reward REAL NOT NULL, num_turns INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL, env_id TEXT, forks TEXT, data BLOB NOT NULL, crc INTEGER);
+CREATE TABLE IF NOT EXISTS versions (
+    version INTEGER PRIMARY KEY, step INTEGER NOT NULL, published_s REAL NOT NULL,
+    checkpoint TEXT NOT NULL DEFAULT '');
+CREATE TABLE IF NOT EXISTS incarnations (
+    incarnation INTEGER PRIMARY KEY, step INTEGER NOT NULL, checkpoint TEXT NOT NULL,
+    num_ranks INTEGER NOT NULL, started_s REAL NOT NULL, ready_s REAL);
+CREATE TABLE IF NOT EXISTS steps (
+    incarnation INTEGER NOT NULL, step INTEGER NOT NULL, group_ids TEXT NOT NULL,
+    parameters TEXT NOT NULL, metrics TEXT NOT NULL, finished_s REAL NOT NULL,
+    PRIMARY KEY (incarnation, step));
+CREATE INDEX IF NOT EXISTS groups_by_status ON groups (status, step);
+CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
+"""
+
+
+_ADDED = (
+    ("tasks", "weight", "REAL NOT NULL DEFAULT 1"),
+    ("groups", "task_index", "INTEGER NOT NULL DEFAULT -1"),
+    ("groups", "members", "TEXT NOT NULL DEFAULT '[]'"),
+    ("trajectories", "env_id", "TEXT"),
+    ("trajectories", "forks", "TEXT"),
+    ("trajectories", "crc", "INTEGER"),
+)
+"""Columns that came later: table, name, type. NULL: the record alone says it."""
+
+_CONSUME = "UPDATE groups SET status = 'consumed' WHERE status = 'leased' AND step < ?"
+
+EVALUATED = "evaluated"
+"""The cause of groups that were played for an evaluation."""
+
+_PAGE_BYTES = 16384
+"""An episode is some ten thousand bytes: of SQLite's 4,096 it takes four, mostly empty at the end.
+Larger pages than these cost more where few episodes come at once, since a page is written whole."""
+_CHECKPOINT_PAGES = 1024
+"""Of the write-ahead log, after which SQLite moves them to the file and waits for the disk."""
+
+
+def check_log(path: Path, *, from_step: int | None = None) -> None:
+    """Read a log that nobody writes, and see that it is whole; half a second a gigabyte.
+
+    SQLite finds what is wrong with the file's structure and its indices, and says nothing of a byte
+    inside an episode: those are compared with their checksums, all of them, or with `from_step`
+    those that training may still need (waiting, of batches from that step on, or in no group).
+
+    Raises:
+        ConfigError: it is damaged, or no log.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            ((found,),) = db.execute("PRAGMA integrity_check(1)")
+            if found != "ok":
+                raise ValueError(found)
+            columns = [name for _, name, *_ in db.execute("PRAGMA table_info(trajectories)")]
+            if "crc" not in columns:  # nothing is there yet, or an earlier version began it
+                return
+            needed = "" if from_step is None else _NEEDED.format(int(from_step))
+            for name, data, crc in db.execute(_CHECKSUMS + needed):
+                if crc is not None and zlib.crc32(data) != crc:
+                    raise ValueError(f"the record of episode {name} is not what was written")
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise ConfigError(f"{path.name} is damaged ({error})") from error
+
+
+_CHECKSUMS = """
+    SELECT episode_id, data, t.crc FROM trajectories t LEFT JOIN groups g USING (group_id)"""
+_NEEDED = " WHERE g.group_id IS NULL OR g.status = 'waiting' OR g.step >= {}"
+
+
+class EpisodeLog:
+    """`episodes.db` of a run. Methods run in a worker thread, one at a time; those that write raise
+    StorageError where the disk is full or broken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # of a file that is new
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        self._db.executescript(_SCHEMA)
+        self._add_columns()
+        self._is_broken = False
+        self._incarnation = 0
+        self._logged_members: set[str] = set()
+        """Of groups that are not complete."""
+        self._turn = threading.Lock()
+        self._commits = GroupCommit(lambda actions, durably: self._run(actions, durably=durably))
+
+    def _add_columns(self) -> None:
+        """What files have not that were begun by earlier versions, with what it was then."""
+        for table, name, kind in _ADDED:
+            columns = [column for _, column, *_ in self._db.execute(f"PRAGMA table_info({table})")]
+            if name not in columns:
+                self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+
+    def begin(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The run begins, or goes on, from what `checkpoint` has of its first `step` batches;
+        returns its incarnation, 0 at first. Call it once, before anything else.
+
+        Batches of later steps are leased again; whatever the log says of their versions is of
+        weights that are gone.
+        """
+        ((last,),) = self._db.execute("SELECT max(incarnation) FROM incarnations")
+        self._incarnation = 0 if last is None else last + 1
+        known = self._db.execute(
+            "SELECT episode_id FROM trajectories LEFT JOIN groups g USING (group_id) "
+            "WHERE g.group_id IS NULL"
+        )
+        self._logged_members = {name for (name,) in known}
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        self._run(
+            [
+                ("INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)", begun),
+                (_CONSUME, (step,)),
+                ("UPDATE groups SET status = 'leased' WHERE step >= ?", (step,)),
+                ("DELETE FROM versions WHERE version > ?", (step,)),
+            ],
+            durably=True,
+        )
+        return self._incarnation
+
+    async def restarted(self, *, step: int, checkpoint: str, num_ranks: int) -> int:
+        """The trainer begins again, within a run that lives: it has what `checkpoint` has of the
+        first `step` batches. Returns the incarnation.
+
+        Versions that it had published stay: engines serve them.
+        """
+        self._incarnation += 1
+        begun = (self._incarnation, step, checkpoint, num_ranks, time.time())
+        insert = "INSERT INTO incarnations VALUES (?, ?, ?, ?, ?, NULL)"
+        await self._transact([(insert, begun), (_CONSUME, (step,))], durably=True)
+        return self._incarnation
+
+    async def ready(self) -> None:
+        """Everything that the run needs works: it trains."""
+        statement = "UPDATE incarnations SET ready_s = ? WHERE incarnation = ?"
+        await self._transact([(statement, (time.time(), self._incarnation))])
+
+    async def add_member(
+        self, member: Trajectory, *, task: Task | None = None, task_index: int = -1
+    ) -> None:
+        """Record an episode of a group that is not complete yet; with its task, where only the
+        program that plays it has that (`task_of`)."""
+        if member.episode_id in self._logged_members:
+            return await self._transact([])  # after whatever is under way of it
+        self._logged_members.add(member.episode_id)
+        of_task = [] if task is None else [_insert_task(task, task_index)]
+        await self._transact([*of_task, _insert_trajectory(member)])
+
+    async def add_group(
+        self, task: Task, task_index: int, group: Group, *, dropped: str = ""
+    ) -> None:
+        """Record a finished group: waiting to be trained, or `dropped` for that cause.
+
+        Its members are those that are given, whatever was recorded of it before.
+        """
+        names = [member.episode_id for member in group.members]
+        await self._transact(
+            [
+                _insert_task(task, task_index),
+                (
+                    "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)",
+                    (
+                        group.group_id,
+                        task.id,
+                        "dropped" if dropped else "waiting",
+                        dropped,
+                        group.oldest_version,
+                        time.time(),
+                        task_index,
+                        json.dumps(names),
+                    ),
+                ),
+                *(
+                    _insert_trajectory(member)
+                    for member in group.members
+                    if member.episode_id not in self._logged_members
+                ),
+            ]
+        )
+        self._logged_members.difference_update(names)
+
+    async def add_evaluated(self, task: Task, task_index: int, episode: Trajectory) -> None:
+        """Record an episode of an evaluation. Its group, the episodes of its task, is one that
+        was dropped for the cause `evaluated`: nothing trains on it."""
+        group = (episode.group_id, task.id, EVALUATED, time.time())
+        await self._transact(
+            [
+                _insert_task(task, task_index),
+                (
+                    "INSERT OR IGNORE INTO groups (group_id, task_id, status, cause, finished_s) "
+                    "VALUES (?, ?, 'dropped', ?, ?)",
+                    group,
+                ),
+                _insert_trajectory(episode),
+            ]
+        )
+
+    async def drop(self, groups: Sequence[Group], cause: str) -> None:
+        """Groups that were waiting will not be trained."""
+        await self._transact(
+            [
+                (
+                    "UPDATE groups SET status = 'dropped', cause = ? WHERE group_id = ?",
+                    (cause, group.group_id),
+                )
+                for group in groups
+            ]
+        )
+
+    async def lease(self, groups: Sequence[Group], step: int) -> None:
+        """Groups are handed to the trainer for `step`; on disk when this returns."""
+        await self._transact(
+            [
+                (
+                    "UPDATE groups SET status = 'leased', step = ? WHERE group_id = ?",
+                    (step, group.group_id),
+                )
+                for group in groups
+            ],
+            durably=True,
+        )
+
+    async def publish(self, report: StepReport, metrics: Mapping[str, float | None]) -> None:
+        """A step made a version; on disk when this returns. `metrics` are all there are of it."""
+        now = time.time()
+        step = (self._incarnation, report.step, json.dumps([*report.group_ids]))
+        version = (report.version, report.step, now, "")
+        await self._transact(
+            [
+                ("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?)", version),
+                (
+                    "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)",
+                    (*step, report.parameters, json.dumps(dict(metrics)), now),
+                ),
+            ],
+            durably=True,
+        )
+
+    async def checkpointed(self, step: int, folder: str) -> None:
+        """A checkpoint covers the first `step` batches: their groups are consumed."""
+        await self._transact(
+            [
+                ("UPDATE versions SET checkpoint = ? WHERE version = ?", (folder, step)),
+                (_CONSUME, (step,)),
+            ]
+        )
+
+    def task_of(self, task_id: str) -> Task | None:
+        """Return the task that was recorded under this id, if any."""
+        query = "SELECT seed, data, split, weight FROM tasks WHERE task_id = ?"
+        found = self._db.execute(query, (task_id,)).fetchone()
+        if found is None:
+            return None
+        seed, data, split, weight = found
+        return Task(task_id, seed, json.loads(data), split, weight)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups that are complete, whatever became of them."""
+        return self._db.execute("SELECT count(*) FROM groups").fetchone()[0]
+
+    def trajectories(self, *, step: int | None = None) -> list[Trajectory]:
+        """All trajectories, or those trained at `step`, in the order they finished."""
+        query = "SELECT t.data FROM trajectories t JOIN groups g USING (group_id)"
+        where, values = ("", ()) if step is None else (" WHERE g.step = ?", (step,))
+        rows = self._db.execute(f"{query}{where} ORDER BY t.rowid", values)
+        return [Trajectory.unpack(data) for (data,) in rows]
+
+    def close(self) -> None:
+        """Close the file, after the transaction under way; idempotent."""
+        with self._turn:
+            self._db.close()
+
+    async def _transact(self, actions: Sequence[Statement], *, durably: bool = False) -> None:
+        await self._commits.do(actions, durably=durably)
+
+    def _run(self, actions: Sequence[Statement], *, durably: bool) -> None:
+        """One transaction; the thread ends it even if whoever awaits it was cancelled.
+
+        `durably`: it, and all before it, are on disk then.
+        """
+        with self._turn:
+            try:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durably else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
+                for statement, values in merged(actions):
+                    self._db.execute(statement, values)
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:  # a full disk has ended it already
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError) and _is_storage(error):
+                    self._say(error)
+                    raise StorageError.of(self.path, error) from error
+                raise
+
+    def _say(self, error: sqlite3.OperationalError) -> None:
+        """At once, and once: to end the processes of a cluster takes a while."""
+        if not self._is_broken:
+            log.error("%s cannot be written: %s; the run ends", self.path, error)
+        self._is_broken = True
+
+
+def _is_storage(error: sqlite3.OperationalError) -> bool:
+    """Whether it is the disk's fault; whatever else goes wrong is ours."""
+    return error.sqlite_errorname.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"))
+
+
+def _insert_task(task: Task, index: int) -> Statement:
+    values = (task.id, index, task.seed, task.split, json.dumps(dict(task.data)), task.weight)
+    return "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?)", values
+
+
+def _insert_trajectory(member: Trajectory) -> Statement:
+    """Its rows are packed here and stay so: they wait for the trainer, who gets them like that."""
+    member.keep_packed()
+    data = member.pack()
+    values = (
+        member.episode_id,
+        member.group_id,
+        member.outcome.value,
+        member.reward,
+        member.num_turns,
+        member.num_tokens,
+        member.env_id,
+        forks_json(member.metrics),
+        data,
+        zlib.crc32(data),
+    )
+    return _INSERT, values
+
+
+# Named: in logs of earlier versions the columns have another order.
+_INSERT = (
+    "INSERT INTO trajectories (episode_id, group_id, outcome, reward, num_turns, num_tokens, "
+    "env_id, forks, data, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)

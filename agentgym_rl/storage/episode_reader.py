@@ -1,0 +1,195 @@
+"""What the durable log of a run says, read-only (see episode_log)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import Task
+from agentgym_rl.core.trajectory import Trajectory, forks_json
+
+
+class Facts(NamedTuple):
+    """What the log says of an episode beside its record."""
+
+    row: int
+    """Its place in the order in which episodes were recorded."""
+    episode_id: str
+    group_id: str
+    outcome: str
+    reward: float
+    num_turns: int
+    num_tokens: int
+    env_id: str
+    forks: str
+    """Causes and how often, as JSON."""
+
+
+class GroupFacts(NamedTuple):
+    """What the log says of a group."""
+
+    group_id: str
+    task_id: str
+    status: str
+    cause: str
+    step: int | None
+
+
+class _Head(msgspec.Struct):
+    """Of a record; what else is in it is passed over."""
+
+    env_id: str = ""
+    metrics: dict[str, float] = {}
+
+
+class EpisodeReader:
+    """`episodes.db` of a run, living or not, read-only. All methods may raise ConfigError:
+    the file is no episode log, or one that this version of the package cannot read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise ConfigError(f"no episode log {path}: the run has not begun, or it was removed")
+        # Without a -wal beside it no run has the file open; `immutable` then leaves no files
+        # behind, and reads from folders one may not write to.
+        options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        with self._explained():
+            self._db = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+
+    def episode_ids(self, *, untrained: bool = False) -> list[str]:
+        """Episodes of the groups that were handed to the trainer (`untrained`: of all groups)."""
+        query = "SELECT t.episode_id FROM trajectories t JOIN groups g USING (group_id)"
+        trained = "" if untrained else " WHERE g.status IN ('leased', 'consumed')"
+        with self._explained():
+            return [name for (name,) in self._db.execute(f"{query}{trained} ORDER BY t.rowid")]
+
+    def trained_between(self, first: int, last: int) -> list[str]:
+        """Episodes of the batches of these steps, in the order in which they were recorded."""
+        query = (
+            "SELECT t.episode_id FROM groups g JOIN trajectories t USING (group_id) "
+            "WHERE g.step BETWEEN ? AND ? ORDER BY t.rowid"
+        )
+        with self._explained():
+            return [name for (name,) in self._db.execute(query, (first, last))]
+
+    def trajectory(self, episode_id: str) -> Trajectory:
+        """The record of an episode that is there."""
+        query = "SELECT data FROM trajectories WHERE episode_id = ?"
+        with self._explained():
+            ((data,),) = self._db.execute(query, (episode_id,))
+        try:
+            return Trajectory.unpack(data)
+        except ValueError as error:
+            raise ConfigError(
+                f"episode {episode_id} in {self._path} cannot be read ({error}); was the run made "
+                "by another version of this package?"
+            ) from error
+
+    @property
+    def num_recorded(self) -> int:
+        """Episodes recorded, as the place of the newest."""
+        with self._explained():
+            return self._db.execute("SELECT max(rowid) FROM trajectories").fetchone()[0] or 0
+
+    def facts(
+        self,
+        *,
+        above: int = -1,
+        below: int | None = None,
+        episode_id: str = "",
+        group_id: str = "",
+        limit: int,
+    ) -> list[Facts]:
+        """The newest `limit` episodes with above < row < below, newest first; only those of an
+        id, where one is given.
+
+        Logs of earlier versions have not all of it in columns; then the records are read.
+        """
+        has_columns = "forks" in self._columns("trajectories")
+        known = "env_id, forks, CASE WHEN forks IS NULL THEN data END"
+        query = (
+            "SELECT rowid, episode_id, group_id, outcome, reward, num_turns, num_tokens, "
+            f"{known if has_columns else 'NULL, NULL, data'} FROM trajectories "
+            "WHERE rowid > ? AND rowid < ?"
+        )
+        values: list[Any] = [above, 2**62 if below is None else below]
+        for name, value in (("episode_id", episode_id), ("group_id", group_id)):
+            if value:
+                query += f" AND {name} = ?"
+                values.append(value)
+        with self._explained():
+            found = self._db.execute(f"{query} ORDER BY rowid DESC LIMIT ?", [*values, limit])
+            return [
+                Facts._make([*row, env_id or "", forks])
+                if data is None
+                else Facts._make([*row, *self._of_record(data)])
+                for *row, env_id, forks, data in found
+            ]
+
+    def _of_record(self, data: bytes) -> tuple[str, str]:
+        try:
+            head = msgspec.msgpack.decode(data, type=_Head)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"a record in {self._path} cannot be read: {error}") from error
+        return head.env_id, forks_json(head.metrics)
+
+    def groups(self) -> list[GroupFacts]:
+        """All groups that are complete."""
+        query = "SELECT group_id, task_id, status, cause, step FROM groups"
+        with self._explained():
+            return [GroupFacts(*row) for row in self._db.execute(query)]
+
+    def _columns(self, table: str) -> set[str]:
+        with self._explained():
+            return {name for _, name, *_ in self._db.execute(f"PRAGMA table_info({table})")}
+
+    def batches(self) -> dict[int, dict[str, list[str]]]:
+        """What was trained, by step: groups in the order of the batch, with their episodes'
+        ids."""
+        query = "SELECT step, group_ids FROM steps ORDER BY incarnation, step"
+        with self._explained():
+            steps = {step: json.loads(groups) for step, groups in self._db.execute(query)}
+            found = self._db.execute("SELECT group_id, members FROM groups")
+            members = {group: json.loads(names) for group, names in found}
+        return {
+            step: {group: members[group] for group in groups if members.get(group)}
+            for step, groups in sorted(steps.items())
+        }
+
+    def task(self, task_id: str) -> Task:
+        """A task that was played; of files from before tasks had weights, its weight is 1."""
+        with self._explained():
+            rows = self._db.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,))
+            names, found = [column for column, *_ in rows.description], rows.fetchone()
+        if found is None:
+            raise ConfigError(f"task {task_id} is not in {self._path}: the log is not whole")
+        row: dict[str, Any] = {"weight": 1.0} | dict(zip(names, found, strict=True))
+        try:
+            data = json.loads(row["data"])
+            return Task(task_id, row["seed"], data, row["split"], row["weight"])
+        except ValueError as error:
+            raise ConfigError(f"task {task_id} in {self._path} cannot be read: {error}") from error
+
+    @property
+    def steps_published(self) -> int:
+        """Training batches that have become a policy version."""
+        with self._explained():
+            return self._db.execute("SELECT count(*) FROM versions").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        self._db.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ConfigError(f"{self._path} is no readable episode log: {error}") from error

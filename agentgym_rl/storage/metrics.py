@@ -1,0 +1,128 @@
+"""Numbers of a run: the metrics file, and how much rollout and training overlap."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agentgym_rl.core.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+COMPUTE_PHASES = ("proximal", "values", "forward_backward", "optimizer", "critic")
+"""Trainer phases that count as training for `overlap`."""
+
+
+class MetricsFile:
+    """`metrics.jsonl`: one object a step, flushed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a step; non-finite numbers are written as null (JSON has none).
+
+        Raises:
+            StorageError: the disk is full, say.
+        """
+        try:
+            self._file.write(_line(step, finite(metrics)))
+            self._file.flush()
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
+
+    def rewind(self, steps: Sequence[Mapping[str, float | None]]) -> None:
+        """Hold just these steps, and go on after them."""
+        self.close()
+        try:
+            rewrite_metrics(self._path, steps)
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file; idempotent. What it had no room for is lost with it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class CollapseWatch:
+    """Warns, once, of a policy that training has broken: it learns nothing from there on.
+
+    Learning makes a policy surer as well, but then the reward rises; and near zero the entropy of
+    a batch is noise.
+    """
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float, float]] = deque(maxlen=3)
+        """The last batches: step, entropy in nats, and mean reward."""
+        self._warned = False
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Look at the metrics of a batch."""
+        entropy, reward = metrics.get("policy/approx_entropy", math.nan), metrics["reward/mean"]
+        why = self._broken(entropy, reward, metrics.get("mismatch/mean_abs", math.nan))
+        if why and not self._warned:
+            self._warned = True
+            log.warning(
+                "step %d: %s. Training has probably broken the policy: lower "
+                "trainer.learning_rate (it is %g here) and begin again",
+                step,
+                why,
+                metrics.get("lr", math.nan),
+            )
+        self._seen.append((step, entropy, reward))
+
+    def _broken(self, entropy: float, reward: float, mismatch: float) -> str:
+        for at, before, paid in self._seen:
+            moved = f"the policy's entropy went from {before:.2g} to {entropy:.2g} since step {at}"
+            if before >= _SURE and entropy < before / 5 and reward <= paid:
+                return f"{moved}, and the reward did not rise ({paid:.3g} to {reward:.3g})"
+            if entropy > max(3 * before, before + 1.0) and reward < paid:
+                return f"{moved}, and the reward fell ({paid:.3g} to {reward:.3g})"
+        if mismatch > _MOVED:
+            return (
+                f"trainer and engine differ by {mismatch:.3g} nats in the log-prob of a token, on "
+                "average (mismatch/mean_abs)"
+            )
+        return ""
+
+
+_SURE = 0.2
+"""Nats a token: a policy with less entropy repeats itself, and its entropy varies by chance."""
+_MOVED = 0.5
+"""Nats a token: working runs with stale data stay below 0.1, and broken ones begin at 0.6."""
+
+
+def rewrite_metrics(path: Path, steps: Sequence[Mapping[str, float | None]]) -> None:
+    """Make `path` hold just these steps, from step 0 on; whole at any moment."""
+    beside = path.with_name(f".{path.name}.tmp")
+    lines = [_line(step, metrics) for step, metrics in enumerate(steps)]
+    beside.write_text("".join(lines), encoding="utf-8")
+    beside.replace(path)
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """The same by name, with None for what JSON has no number for."""
+    return {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
+
+
+def _line(step: int, metrics: Mapping[str, float | None]) -> str:
+    return json.dumps({"step": step, **metrics}) + "\n"
+
+
+def read_metrics(path: Path) -> list[dict[str, float | None]]:
+    """The steps of a metrics file; a last line cut short by a crash is left out."""
+    steps: list[dict[str, float | None]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            steps.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return steps

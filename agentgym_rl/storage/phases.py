@@ -1,0 +1,81 @@
+"""`phases.jsonl`: what trainer ranks and engines did when, one object a step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentgym_rl.core.errors import ConfigError, StorageError
+
+NAME = "phases.jsonl"
+
+Interval = tuple[str, float, float]
+"""Phase, start and end, in CLOCK_MONOTONIC seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPhases:
+    """Of one step."""
+
+    step: int
+    trainer: Sequence[Interval]
+    """Of rank 0."""
+    others: Mapping[str, Sequence[Interval]] = field(default_factory=dict[str, Sequence[Interval]])
+    """Of other processes, by name: trainer ranks, and the pauses of engines."""
+
+
+class PhasesFile:
+    """Written as the run goes, flushed after every step; a run that goes on appends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._file = self._path.open("a+", encoding="utf-8")
+        self._file.seek(0)
+        text = self._file.read()
+        if not text.endswith("\n"):  # a crash cut the last line short
+            self._file.truncate(len(text[: text.rfind("\n") + 1].encode()))
+
+    def write(self, found: StepPhases) -> None:
+        """Append those of a step.
+
+        Raises:
+            StorageError: the disk is full, say.
+        """
+        line = {"step": found.step, "phases": found.trainer, "others": found.others}
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StorageError.of(self._path, error) from error
+
+    def close(self) -> None:
+        """Close the file; idempotent. What it had no room for is lost with it."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def read_phases(folder: Path) -> Iterator[StepPhases]:
+    """The steps of a run's folder; a last line cut short by a crash is left out.
+
+    Raises:
+        ConfigError: there is none, or it is no such file.
+    """
+    path = folder / NAME
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"no phases of the trainer in {folder}: {error}") from error
+    for line in lines[:-1]:
+        try:
+            found = json.loads(line)
+            others = {str(name): _intervals(it) for name, it in found.get("others", {}).items()}
+            yield StepPhases(int(found["step"]), _intervals(found["phases"]), others)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"{path} has a line that is no step: {error!r}") from error
+
+
+def _intervals(found: Sequence[Sequence[str | float]]) -> list[Interval]:
+    return [(str(name), float(start), float(end)) for name, start, end in found]

@@ -1,0 +1,182 @@
+"""The folder of a run: chosen, claimed, and given its resolved configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentgym_rl.config import Config, dump_toml
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.core.task import TaskSource
+
+from .evaluations import FOLDER as EVALUATIONS
+from .evaluations import LINES as EVALUATION_LINES
+
+MARK = "config.toml"
+EPISODES = "episodes.db"
+TASKS = "tasks.json"
+WARMED_UP = "init/warmup.json"
+"""What the model of `--init sft` was made of."""
+LOCK = "lock"
+"""The kernel says whether it is held; in it are the process, and the machine, that had it last."""
+TOLD = "serve.json"
+"""Where and with which key sessions of `arl serve` are opened."""
+
+
+def create_run_dir(config: Config, *, kind: str = "") -> tuple[Path, Path]:
+    """Create the run's folder; returns it and its configuration file.
+
+    Without `config.run` the name is runs/<env>-<agent>-<utc time>, or runs/<kind>-<utc time>
+    where a kind is given; made unique. A folder is claimed by creating `config.toml` in it, so
+    that two runs never share one.
+
+    Raises:
+        ConfigError: `config.run` holds a run already, or cannot be written.
+    """
+    text = dump_toml(config)
+    for folder in _candidates(config, kind):
+        if _has_run(folder):
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / MARK).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot create the run folder {folder}: {error}") from error
+        return folder, folder / MARK
+    raise ConfigError(_taken(config))
+
+
+def next_run_dir(config: Config, *, kind: str = "") -> Path:
+    """The folder that `create_run_dir` would take now.
+
+    Raises:
+        ConfigError: `config.run` holds a run already.
+    """
+    for folder in _candidates(config, kind):
+        if not _has_run(folder):
+            return folder
+    raise ConfigError(_taken(config))
+
+
+def _has_run(folder: Path) -> bool:
+    """Whether a run began there, even one that has lost its configuration since."""
+    return any((folder / name).exists() for name in (MARK, EPISODES, "checkpoints"))
+
+
+def _taken(config: Config) -> str:
+    return f"{config.run} already holds a run; pass another --run, or go on with that one: --resume"
+
+
+def record_tasks(folder: Path, tasks: TaskSource) -> None:
+    """Write what the training tasks come from, where they can tell, to `tasks.json`."""
+    if told := tasks.describe():
+        (folder / TASKS).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def config_of(run: Path, said: str) -> Path:
+    """The configuration file of a run's folder; `said` is what the user typed.
+
+    Raises:
+        ConfigError: there is no such folder, or no run in it.
+    """
+    if not run.is_dir():
+        raise ConfigError(
+            f"{said}: no folder {run} here (in {Path.cwd()}); pass the folder of a run"
+        )
+    if not (run / MARK).exists() and _has_run(run):
+        raise ConfigError(
+            f"{said}: {MARK} is missing in {run}, where a run began: put it back from a copy, or "
+            "begin a new run in another folder"
+        )
+    if not (run / MARK).exists():
+        raise ConfigError(
+            f"{said}: no {MARK} in {run}, so it is no run folder; pass the folder of a run "
+            "(runs/ENV-AGENT-TIME unless --run said otherwise)"
+        )
+    return run / MARK
+
+
+def release_if_unused(folder: Path) -> None:
+    """Give up the claim on a folder whose run ended before its first step; its logs stay."""
+    # A trainer that begins again cuts its metrics back, and never its phases.
+    files = [folder / name for name in ("metrics.jsonl", "phases.jsonl")]
+    if not any(file.exists() and file.stat().st_size for file in files):
+        for name in (
+            *(MARK, TASKS, TOLD, "metrics.jsonl", "phases.jsonl", LOCK, EVALUATION_LINES),
+            *(EPISODES, f"{EPISODES}-wal", f"{EPISODES}-shm"),
+        ):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / EVALUATIONS, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder is this process's alone; the kernel lets go of it when the process dies.
+
+    Raises:
+        ConfigError: a living run has it.
+    """
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{shown(folder)} is the folder of a run that lives: another `arl` is at work there"
+            ) from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()} {socket.gethostname()}\n")
+        lock.flush()
+        yield
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process has it; nothing is written to find out."""
+    try:
+        with (folder / LOCK).open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def holder(folder: Path) -> int:
+    """The process of this machine that has it, if it is held; 0 where nobody knows."""
+    try:
+        pid, host = (folder / LOCK).read_text(encoding="utf-8").split()
+        return int(pid) if host == socket.gethostname() else 0
+    except (OSError, ValueError):  # not there, or of an earlier version
+        return 0
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it here."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def file_name(id: str) -> str:
+    """An id as part of a file name."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in id).strip("-") or "run"
+
+
+def _candidates(config: Config, kind: str) -> list[Path]:
+    if config.run:
+        return [Path(config.run).resolve()]
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    kind = kind or f"{file_name(config.env.id)}-{file_name(config.agent.id)}"
+    name = f"{kind}-{stamp}"
+    folder = Path("runs").resolve()
+    return [folder / name, *(folder / f"{name}-{n}" for n in range(2, 100))]

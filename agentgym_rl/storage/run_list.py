@@ -1,0 +1,191 @@
+"""The runs that are on this machine, as their folders tell: listed, compared, deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agentgym_rl.config.section import differences
+from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime.frozen import state
+
+from .evaluations import LINES
+from .run_folder import MARK, held, holder, is_held, shown
+
+State = Literal["running", "frozen", "finished", "stopped"]
+LAST = 5
+"""Batches over which the newest numbers are averaged."""
+_READERS = ("episodes.db-shm", "episodes.db-wal")
+"""Files that whoever reads a log makes, too."""
+MEANS: Mapping[str, str] = {
+    "staleness": "staleness/mean",
+    "overlap": "overlap",
+    "trained_tokens_per_s": "throughput/trained_tokens_per_s",
+    "mismatch": "mismatch/token_mult_prob_error",
+    "step_s": "time/step",
+}
+"""What is averaged over all batches but the first: by our name, the metric's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What is known of a run without reading its episodes."""
+
+    run: str
+    """Its folder, as one would type it here."""
+    state: State
+    """`stopped`: it ended before its last batch; `arl train --resume` goes on with it. `frozen`:
+    somebody has stopped its `arl train`, which goes on with `fg` or `kill -CONT`."""
+    env: str
+    agent: str
+    engine: str
+    batches: int
+    batches_planned: int
+    reward: float | None
+    """Of training episodes: mean of the last batches."""
+    eval_before: float | None
+    """Held-out reward of version 0."""
+    eval_after: float | None
+    """Held-out reward of the newest version that was evaluated after training began."""
+    means: Mapping[str, float | None]
+    """By the names of `MEANS`."""
+    updated_s: float
+    """When it was last written to, seconds since 1970."""
+    size_bytes: int
+    error: str = ""
+    """Why the folder cannot be read, if so."""
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
+def find_runs(places: Sequence[Path], *, as_named: bool = False) -> list[RunSummary]:
+    """Runs, and runs in folders of runs, the newest first; `as_named`: in the order of `places`.
+
+    Raises:
+        ConfigError: a place does not exist.
+    """
+    folders: dict[Path, None] = {}
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"no folder {place}: pass runs, or folders with runs in them")
+        inside = [place] if is_run(place) else sorted(p for p in place.iterdir() if is_run(p))
+        folders.update(dict.fromkeys(path.resolve() for path in inside))
+    found = [summary(folder) for folder in folders]
+    return found if as_named else sorted(found, key=lambda run: -run.updated_s)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is a run's folder."""
+    return (folder / MARK).is_file()
+
+
+def summary(folder: Path) -> RunSummary:
+    """Of the run in `folder`; what cannot be read is said in `error`, and not raised."""
+    error = ""
+    config: Mapping[str, Any] = {}
+    steps: list[Mapping[str, Any]] = []
+    evaluations: list[Mapping[str, Any]] = []
+    try:
+        config = tomllib.loads((folder / MARK).read_text(encoding="utf-8"))
+        steps = _lines(folder / "metrics.jsonl")
+        evaluations = _lines(folder / LINES)
+    except (OSError, ValueError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    files = [(path, path.stat()) for path in _files(folder)]
+    rewards = {e["version"]: e.get("eval/reward") for e in evaluations if e.get("version") == 0}
+    later = [e.get("eval/reward") for e in evaluations if e.get("version")]
+    planned = int(config.get("steps", 0))
+    return RunSummary(
+        run=shown(folder),
+        state=state_of(folder, len(steps), planned),
+        env=_of(config, "env"),
+        agent=_of(config, "agent"),
+        engine=str(config.get("engine", {}).get("type", "embedded")),
+        batches=len(steps),
+        batches_planned=planned,
+        reward=recent_reward(steps),
+        eval_before=rewards.get(0),
+        eval_after=later[-1] if later else None,
+        means={k: _mean(step.get(name) for step in steps[1:]) for k, name in MEANS.items()},
+        updated_s=max((s.st_mtime for path, s in files if path.name not in _READERS), default=0.0),
+        size_bytes=sum(stat.st_size for _, stat in files),
+        error=error,
+        config=config,
+    )
+
+
+def recent_reward(steps: Sequence[Mapping[str, Any]]) -> float | None:
+    """The reward of a run wherever it is one number: of training episodes, the mean of its last
+    `LAST` batches, given the metrics of its steps."""
+    return _mean(step.get("reward/mean") for step in steps[-LAST:])
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    """A living run's files may go away meanwhile."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _lines(file: Path) -> list[Mapping[str, Any]]:
+    """Its objects; a last line that is being written is left out.
+
+    Raises:
+        ValueError: another line is no JSON.
+    """
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines()
+    found: list[Mapping[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{file.name}, line {number}: {error}") from None
+    return found
+
+
+def state_of(folder: Path, batches: int, planned: int) -> State:
+    """Of the run there, which has trained `batches` of `planned`."""
+    if is_held(folder):
+        return "frozen" if state(holder(folder)) == "T" else "running"
+    return "finished" if 0 < planned <= batches and (folder / "export").exists() else "stopped"
+
+
+def _of(config: Mapping[str, Any], section: str) -> str:
+    return str(config.get(section, {}).get("id", ""))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def differing(runs: Sequence[RunSummary]) -> dict[str, list[str]]:
+    """Keys of the configuration that are not the same in all runs, but for the folder's name: by
+    the run, what it has instead of the first one's."""
+    first, *others = runs
+    return {
+        run.run: differences(first.config, run.config, free=("run", "logging")) for run in others
+    }
+
+
+def delete(folder: Path) -> int:
+    """Remove the folder of a run that does not live, with all that is in it; its bytes.
+
+    Raises:
+        ConfigError: it is no run's folder, or the run lives.
+    """
+    if not is_run(folder):
+        raise ConfigError(f"{folder} is no run's folder (it has no {MARK}): nothing is deleted")
+    with held(folder):
+        size = sum(path.stat().st_size for path in _files(folder))
+        shutil.rmtree(folder)
+    return size

@@ -1,0 +1,111 @@
+"""What training made of each trained token: files beside a run's log, one of each rank and step.
+
+`RUN/tokens/step-000012.rank-0.npz` (numpy's form) has, of the rows that the rank trained, the
+log-probs under the policy as the step began, and the advantages. Nothing reads them but people's
+tools (`arl inspect`), so they are not fsynced, and a run goes on without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from agentgym_rl.core.errors import ConfigError, StorageError
+from agentgym_rl.core.trajectory import FloatArray, Row
+
+FOLDER = "tokens"
+_NAME = re.compile(r"step-(\d{6,})\.rank-(\d+)\.npz")
+_PART = re.compile(r"step-(\d{6,})\.rank-(\d+)\.part")
+
+
+def write_tokens(
+    run: Path,
+    *,
+    step: int,
+    rank: int,
+    rows: Sequence[Row],
+    proximal: FloatArray,
+    advantages: FloatArray,
+) -> None:
+    """Write a rank's file of a step, instead of one that is there.
+
+    `proximal` and `advantages` are [N], over the trained tokens of the rows, one row after the
+    other. Both are float32: on policy, log-probs differ from what the engine reported by 1e-5,
+    which half precision cannot say; advantages without a scale may be beyond its range.
+
+    Raises:
+        StorageError: the disk is full, say.
+    """
+    path = run / FOLDER / f"step-{step:06d}.rank-{rank}.npz"
+    part = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with part.open("wb") as file:
+            np.savez(
+                file,
+                rows=np.asarray([row_key(row) for row in rows], np.uint32),
+                lengths=np.asarray([row.num_trained for row in rows], np.int32),
+                proximal=np.asarray(proximal, np.float32),
+                advantages=np.asarray(advantages, np.float32),
+            )
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise StorageError(f"{path} cannot be written: {error}") from error
+
+
+def forget_tokens(run: Path, *, from_step: int) -> None:
+    """Remove the files of steps that are trained again, by however many ranks this time, and what
+    a rank that was killed had begun to write."""
+    for step, path in [*_files(run), *_files(run, _PART)]:
+        if step >= from_step:
+            path.unlink(missing_ok=True)
+
+
+def read_tokens(run: Path, step: int) -> Mapping[int, tuple[FloatArray, FloatArray]]:
+    """By `row_key`: proximal log-probs and advantages, each [N] of the row's trained tokens; of the
+    rows that were trained at `step`. Empty where nothing was kept of it.
+
+    Raises:
+        ConfigError: a file is there and cannot be read.
+    """
+    found: dict[int, tuple[FloatArray, FloatArray]] = {}
+    for of, path in _files(run):
+        if of != step:
+            continue
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                ends = np.cumsum(file["lengths"])
+                *proximal, rest = np.split(file["proximal"], ends)
+                *advantages, more = np.split(file["advantages"], ends)
+                if len(rest) or len(more):
+                    raise ValueError("there are more values than tokens")
+                pairs = zip(proximal, advantages, strict=True)
+                found |= zip(file["rows"].tolist(), pairs, strict=True)
+        except FileNotFoundError:  # a step that is trained again, just now
+            continue
+        except Exception as error:  # zip, header and array errors of many classes
+            raise ConfigError(f"{path} is no file of tokens: {error!r}") from error
+    return found
+
+
+def row_key(row: Row) -> int:
+    """A checksum that tells the rows of a batch apart: no two were sampled at the same times."""
+    key = zlib.crc32(np.ascontiguousarray(row.tokens, np.int32).tobytes())
+    key = zlib.crc32(np.ascontiguousarray(row.behavior_logprobs, np.float32).tobytes(), key)
+    return zlib.crc32(np.ascontiguousarray(row.times_s, np.float64).tobytes(), key)
+
+
+def _files(run: Path, like: re.Pattern[str] = _NAME) -> list[tuple[int, Path]]:
+    folder = run / FOLDER
+    if not folder.is_dir():
+        return []
+    names = [(like.fullmatch(name), name) for name in sorted(os.listdir(folder))]
+    return [(int(match[1]), folder / name) for match, name in names if match]

@@ -1,0 +1,172 @@
+"""A hash of a policy's parameters, exact and cheap enough to take at every step.
+
+Policy versions on their way out of the trainer (rank 0).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.weights.files import prune, write_version
+from agentgym_rl.weights.gloo import Broadcasts
+from agentgym_rl.weights.publish import PublicationFailed, Published, Publisher
+from agentgym_rl.weights.shm import SharedFiles
+from agentgym_rl.weights.transport import Transport
+from agentgym_rl.weights.vllm_native import NativeTransport
+
+from .client import ControllerClient
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 22
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """64 bits, in hex, over names, dtypes, shapes and every bit of the tensors.
+
+    Of each tensor the sum of its elements' bits, each times an odd number of its own place, modulo
+    2**64: a change of one element always shows, and the order of adding never does, so that any
+    number of threads finds the same. The order of the mapping does not matter.
+    """
+    digest = blake2b(digest_size=8)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        head = f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{_sum(tensor)};"
+        digest.update(head.encode())
+    return digest.hexdigest()
+
+
+def _sum(tensor: Tensor) -> int:
+    bits = tensor.contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
+    total = 0
+    for start in range(0, bits.numel(), _CHUNK):
+        part = bits[start : start + _CHUNK].to(torch.int64)
+        place = torch.arange(start, start + part.numel(), device=part.device)
+        total += int((part * (2 * place + 1)).sum())
+    return total % 2**64
+
+
+_log = logging.getLogger(__name__)
+
+_BETWEEN_TRIES_S = 0.2
+_KEEP_ALL = 2
+"""Versions left in shared memory when the run's folder keeps them all."""
+
+
+class VersionsOut:
+    """Keeps, publishes and removes versions as `config.weights` says.
+
+    `folder` is the run's weights folder (transport shm), `kept` where `keep_versions = "all"`
+    has them for good.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        client: ControllerClient,
+        folder: Path,
+        kept: Path,
+        incarnation: int = 0,
+    ):
+        self._weights = config.weights
+        self._client = client
+        self._folder = folder
+        self._kept = kept
+        self._incarnation = incarnation
+        self._update_timeout_s = config.weights.update_timeout_s
+        # A server that has to be started again first has its own time for that.
+        self._begin_timeout_s = config.own_engine.start_timeout_s + config.weights.update_timeout_s
+        self._publisher = Publisher(
+            transport=_transport(config, folder, incarnation),
+            interrupt=config.rollout.interrupt,
+            timeout_s=self._update_timeout_s,
+            polls_staging=config.own_engine.type == "vllm",
+            incarnation=incarnation,
+            may_sleep=config.cluster.colocated,
+        )
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time `publish` takes."""
+        return self._begin_timeout_s + 2 * self._update_timeout_s  # and what is written
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every version, that of the beginning included, goes into the run's folder."""
+        return self._weights.keep_versions == "all"
+
+    def keep(self, state: Mapping[str, Tensor], version: int) -> None:
+        """Write a version to the run's folder, where it stays.
+
+        Raises:
+            WeightsError: it could not be written.
+        """
+        try:
+            self._kept.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WeightsError(f"cannot keep policy version {version}: {error}") from error
+        path = write_version(self._kept, version, state, incarnation=self._incarnation)
+        path.rename(self._kept / f"v-{version}.safetensors")
+
+    def publish(self, state: Mapping[str, Tensor], version: int) -> Published:
+        """Make engines serve `state` as `version`; the controller hears who does.
+
+        While none does it is tried again, for weights.update_timeout_s in all; the waits for an
+        engine that can be tried are not counted, and are bounded together too.
+
+        Raises:
+            WeightsError: it could not be written, or no engine took it.
+            RunEnding, TrainerError: see `ControllerClient.begin_publication`.
+        """
+        if self.keeps_all:
+            self.keep(state, version)
+        self._publisher.prepare(version, state)
+        left_s, wait_s = self._update_timeout_s, self._begin_timeout_s
+        while True:
+            asked = time.monotonic()
+            engines = self._client.begin_publication(version, timeout_s=wait_s)
+            start = time.monotonic()
+            wait_s -= start - asked
+            try:
+                published = self._publisher.publish(engines, version, timeout_s=left_s)
+                break
+            except PublicationFailed as failure:
+                self._client.end_publication(version, served=(), failed=failure.failed)
+                time.sleep(_BETWEEN_TRIES_S)
+                left_s -= time.monotonic() - start
+                if left_s <= 0:
+                    raise
+                _log.warning("%s; trying again for %.0f s", failure, left_s)
+        self._client.end_publication(version, served=published.served, failed=published.failed)
+        if self._weights.transport == "shm":
+            keep = self._weights.keep_versions
+            prune(self._folder, _KEEP_ALL if keep == "all" else keep)
+        return published
+
+    def close(self) -> None:
+        """Let go of what is held between publications."""
+        self._publisher.close()
+
+
+def _transport(config: Config, folder: Path, incarnation: int) -> Transport:
+    """The transport of `weights.transport`.
+
+    Raises:
+        ConfigError: it cannot work here.
+    """
+    match config.weights.transport:
+        case "shm":
+            return SharedFiles(folder, incarnation=incarnation)
+        case "gloo":
+            return Broadcasts(timeout_s=config.weights.update_timeout_s)
+        case backend:
+            return NativeTransport(backend, num_ranks=config.trainer.num_ranks)

@@ -1,0 +1,172 @@
+"""One rank's share of a batch as flat arrays over its trained tokens.
+
+Legend: [E] episodes of the whole batch, [R] this rank's rows, [N] this rank's trained tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentgym_rl.algo.balance import fill_bins
+from agentgym_rl.algo.packing import PackedRows, pack_rows
+from agentgym_rl.core.batch import BatchRow, BatchShard
+from agentgym_rl.core.errors import TrainerError
+from agentgym_rl.core.trajectory import Row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """Packed rows, and where their trained tokens are in the flat arrays."""
+
+    packed: PackedRows
+    index: Tensor
+    """[N of the micro-batch] int64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardTokens:
+    """Flat view of a shard; rows without a trained token are left out."""
+
+    rows: Sequence[Row]
+    starts: Sequence[int]
+    """[R + 1] row r's trained tokens are starts[r]:starts[r + 1] of the flat arrays."""
+    minibatches: Sequence[Sequence[int]]
+    """Row indices of each minibatch."""
+    row_index: Tensor
+    """[N] int64."""
+    episodes: Tensor
+    """[N] int64."""
+    behavior_logprobs: Tensor
+    """[N] float32."""
+    staleness: Tensor
+    """[N] int64, in versions."""
+    spans_versions: Tensor
+    """[N] bool: the token's turn was asked of one version and sampled by another, or by several."""
+    turn_returns: Tensor
+    """[N] float64, of the token's turn; 0 where nothing was paid to turns or lineages."""
+    tokens_per_episode: Tensor
+    """[E] int64 trained tokens of each episode; 0 for episodes of other ranks."""
+
+    @classmethod
+    def from_shard(cls, shard: BatchShard, *, vocab_size: int) -> ShardTokens:
+        """Flatten a shard.
+
+        Raises:
+            TrainerError: the shard contradicts itself or holds tokens the model does not have.
+        """
+        _check(shard, vocab_size)
+        items = [[it for it in part if it.row.num_trained] for part in shard.minibatches]
+        flat = [item for part in items for item in part]
+        rows, row_episodes = [item.row for item in flat], [item.episode for item in flat]
+        counts = [row.num_trained for row in rows]
+        starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        firsts = np.cumsum([0] + [len(part) for part in items])
+        episodes = torch.from_numpy(np.repeat(np.asarray(row_episodes, np.int64), counts))
+        return cls(
+            rows=rows,
+            starts=starts.tolist(),
+            minibatches=[list(range(a, b)) for a, b in pairwise(firsts)],
+            row_index=torch.from_numpy(np.repeat(np.arange(len(rows)), counts)),
+            episodes=episodes,
+            behavior_logprobs=_flat(rows, "behavior_logprobs", np.float32),
+            staleness=shard.step - _flat(rows, "policy_versions", np.int64),
+            spans_versions=_joined([_spans(row) for row in rows], np.bool_),
+            turn_returns=_joined([_returns(item, shard) for item in flat], np.float64),
+            tokens_per_episode=torch.bincount(episodes, minlength=len(shard.rewards)),
+        )
+
+    def micro_batches(self, rows: Sequence[int], budget: int) -> list[MicroBatch]:
+        """The rows of the given indices, packed into micro-batches of at most `budget` tokens.
+
+        Raises:
+            TrainerError: a row is longer than the budget, or holds what cannot be trained.
+        """
+        try:
+            bins = fill_bins([len(self.rows[r]) for r in rows], budget)
+            return [self._micro_batch([rows[i] for i in members]) for members in bins]
+        except ValueError as error:
+            raise TrainerError(f"batch cannot be packed: {error}") from error
+
+    def _micro_batch(self, rows: Sequence[int]) -> MicroBatch:
+        index = np.concatenate([np.arange(self.starts[r], self.starts[r + 1]) for r in rows])
+        return MicroBatch(pack_rows([self.rows[r] for r in rows]), torch.from_numpy(index))
+
+
+def _flat(rows: Sequence[Row], name: str, dtype: type[np.generic]) -> Tensor:
+    return _joined([getattr(row, name)[row.loss_mask] for row in rows], dtype)
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: type[np.generic]) -> Tensor:
+    joined = np.concatenate(parts) if parts else np.zeros(0)
+    return torch.from_numpy(joined.astype(dtype))
+
+
+def _spans(row: Row) -> np.ndarray:
+    """Per trained token: whether an update came within its turn. With `interrupt = "keep"` even
+    tokens of one version may then stand on KV of the one before."""
+    versions = row.policy_versions[row.loss_mask]
+    admitted = row.admitted_versions[row.loss_mask]
+    late = (admitted >= 0) & (versions != admitted)
+    if (versions == versions[0]).all() and not late.any():
+        return np.zeros(len(versions), np.bool_)
+    turns = row.turn_ids[row.loss_mask]
+    several = [
+        t
+        for t in np.unique(turns)
+        if len(np.unique(versions[turns == t])) > 1 or late[turns == t].any()
+    ]
+    return np.isin(turns, several)
+
+
+def _returns(item: BatchRow, shard: BatchShard) -> np.ndarray:
+    """Per trained token: the return of its turn."""
+    row, returns = item.row, shard.turn_returns[item.episode] if shard.turn_returns else ()
+    if not returns:
+        return np.zeros(row.num_trained)
+    return np.asarray(returns, np.float64)[row.turn_ids[row.loss_mask]]
+
+
+def _check(shard: BatchShard, vocab_size: int) -> None:
+    num_episodes = len(shard.rewards)
+    if num_episodes != len(shard.group_ids):
+        raise TrainerError(f"{num_episodes} rewards but {len(shard.group_ids)} group ids")
+    if not np.isfinite(np.asarray(shard.rewards, np.float64)).all():
+        bad = _first_bad(shard, shard.rewards)
+        raise TrainerError(f"batch {shard.step} has a reward that is not finite: {bad}")
+    if shard.turn_returns and len(shard.turn_returns) != num_episodes:
+        raise TrainerError(
+            f"{num_episodes} rewards but turns of {len(shard.turn_returns)} episodes"
+        )
+    if shard.lengths and len(shard.lengths) != num_episodes:
+        raise TrainerError(f"{num_episodes} rewards but {len(shard.lengths)} lengths of episodes")
+    if not all(np.isfinite(np.asarray(r, np.float64)).all() for r in shard.turn_returns):
+        sums = [float(np.sum(np.abs(returns))) for returns in shard.turn_returns]
+        raise TrainerError(
+            f"batch {shard.step} has a turn's return that is not finite: {_first_bad(shard, sums)}"
+        )
+    for item in (item for part in shard.minibatches for item in part):
+        if not 0 <= item.episode < num_episodes:
+            raise TrainerError(f"row of episode {item.episode}, batch has {num_episodes}")
+        tokens = item.row.tokens
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
+            raise TrainerError(
+                f"token ids {tokens.min()}..{tokens.max()}, the model has 0..{vocab_size - 1}"
+            )
+        returns = shard.turn_returns[item.episode] if shard.turn_returns else ()
+        if returns and len(tokens) and item.row.turn_ids.max() >= len(returns):
+            raise TrainerError(
+                f"a row has turn {item.row.turn_ids.max()}, its episode {len(returns)} turns"
+            )
+
+
+def _first_bad(shard: BatchShard, values: Sequence[float]) -> str:
+    """The first of the batch's episodes whose value is not finite, and the value."""
+    index = int(np.flatnonzero(~np.isfinite(np.asarray(values, np.float64)))[0])
+    name = shard.names[index] if shard.names else f"number {index} of the batch"
+    return f"{values[index]} of episode {name}"

@@ -1,0 +1,180 @@
+"""The weight-update routes of one engine, as a publication uses them (vLLM's RL HTTP API)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentgym_rl.core.engine import PAUSE_PATHS, Interrupt
+from agentgym_rl.core.errors import WeightsError
+from agentgym_rl.runtime.http_call import call
+
+Pause = tuple[float, float]
+"""From when to when an engine sampled nothing, in seconds of `time.monotonic`."""
+
+_RESUME_TIMEOUT_S = 5.0
+_POLL_S = (0.005, 0.1)
+"""Shortest and longest time between two looks at staging."""
+
+
+class Refused(WeightsError):
+    """The engine answered, with an HTTP error."""
+
+
+class OutOfTime(WeightsError):
+    """The engine did not answer before the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteEngine:
+    """An engine behind a URL.
+
+    Every `deadline` is in seconds of `time.monotonic`. All methods raise WeightsError, naming
+    engine, step and reason, when the engine is gone, refuses, or does not answer in time.
+    """
+
+    name: str
+    url: str
+
+    def num_workers(self, *, deadline: float) -> int:
+        """Worker processes of the engine; each takes part in a broadcast."""
+        reply = self.get("/get_world_size", deadline=deadline)
+        if not isinstance(reply, dict) or not isinstance(reply.get("world_size"), int):
+            raise WeightsError(f"{self}: GET /get_world_size: answered {reply!r}")
+        return reply["world_size"]
+
+    def start_update(self, *, deadline: float) -> None:
+        """Begin an update; one that was abandoned half way is dropped first."""
+        try:
+            self.post("/start_weight_update", {}, deadline=deadline)
+        except Refused:  # vLLM: one is under way already
+            self.discard(deadline=deadline)
+            self.post("/start_weight_update", {}, deadline=deadline)
+
+    def discard(self, *, deadline: float) -> None:
+        """Drop the update under way, if there is one."""
+        try:
+            self.post("/update_weights", {"update_info": {"discard": True}}, deadline=deadline)
+        except Refused:
+            return  # the answer of an engine that has dropped it, or had none
+
+    def wait_staged(self, *, deadline: float) -> None:
+        """Wait until every worker holds the new weights beside those it serves."""
+        pause_s, longest_s = _POLL_S
+        states = None
+        while True:
+            try:
+                reply = self.post("/collective_rpc", {"method": "arl_staging"}, deadline=deadline)
+            except OutOfTime as error:
+                if states is None:
+                    raise
+                # It had answered before: what took the time is its staging, not this last look.
+                raise WeightsError(f"{_unfinished(self, states)}; {error}") from error
+            states = _staging_states(reply)
+            if states is None:
+                raise WeightsError(f"{self}: arl_staging: answered {reply!r}")
+            if all(state == "ready" for state, _ in states):
+                return
+            for worker, (state, error) in enumerate(states):
+                if state not in ("ready", "staging"):
+                    raise WeightsError(
+                        f"{self}: staging in worker {worker}: {state}: "
+                        f"{error or 'it knows of no update (was it restarted?)'}"
+                    )
+            if time.monotonic() + pause_s > deadline:
+                raise WeightsError(_unfinished(self, states))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    def swap(
+        self, label: str, *, interrupt: Interrupt, deadline: float, may_sleep: bool = False
+    ) -> Pause:
+        """Pause, serve what is staged as `label`, resume; when nothing was sampled.
+
+        A failure in between has asked the engine to resume. With `may_sleep`, one that sleeps is
+        neither paused nor resumed: whoever put it to sleep wakes it.
+        """
+        stands_still = time.monotonic()
+        if may_sleep and self.is_sleeping(deadline=deadline):
+            self.post("/finish_weight_update", {"weight_version": label}, deadline=deadline)
+            self.check_label(label, deadline=deadline)
+            return stands_still, time.monotonic()
+        try:
+            self.post(PAUSE_PATHS[interrupt], None, deadline=deadline)
+            if interrupt == "wait":  # until it answered it was still sampling
+                stands_still = time.monotonic()
+            self.post("/finish_weight_update", {"weight_version": label}, deadline=deadline)
+            self.post("/resume", None, deadline=deadline)
+        except WeightsError as error:
+            self.try_resume(error)
+            raise
+        resumed = time.monotonic()
+        self.check_label(label, deadline=deadline)
+        return stands_still, resumed
+
+    def is_sleeping(self, *, deadline: float) -> bool:
+        """Whether some of its memory is given back (or it is paused)."""
+        reply = self.get("/is_sleeping", deadline=deadline)
+        if not isinstance(reply, dict) or not isinstance(reply.get("is_sleeping"), bool):
+            raise WeightsError(f"{self}: GET /is_sleeping: answered {reply!r}")
+        return reply["is_sleeping"]
+
+    def try_resume(self, error: WeightsError) -> None:
+        """Leave no engine paused behind `error`; what fails here is added to it as a note."""
+        try:
+            self.post("/resume", None, deadline=time.monotonic() + _RESUME_TIMEOUT_S)
+        except WeightsError as second:
+            error.add_note(f"resuming failed too: {second}")
+
+    def check_label(self, label: str, *, deadline: float) -> None:
+        """Find out an engine that serves another version than `label`."""
+        info = self.get("/weight_info", deadline=deadline)
+        if not isinstance(info, dict) or info.get("weight_version") != label:
+            raise WeightsError(f"{self}: reports {info!r} after weight_version {label!r}")
+
+    def get(self, path: str, *, deadline: float) -> Any:
+        """The JSON of a 2xx answer (None where there is none)."""
+        return self._request("GET", path, None, deadline)
+
+    def post(self, path: str, body: Mapping[str, Any] | None, *, deadline: float) -> Any:
+        """The JSON of a 2xx answer (None where there is none)."""
+        return self._request("POST", path, body, deadline)
+
+    def _request(self, method: str, path: str, body: Any, deadline: float) -> Any:
+        left = deadline - time.monotonic()
+        step = f"{self}: {method} {path}"
+        if left <= 0:
+            raise OutOfTime(f"{step}: no time left (weights.update_timeout_s)")
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if data else {}
+        try:
+            status, reply = call(self.url, method, path, body=data, headers=headers, timeout_s=left)
+        except TimeoutError as error:
+            raise OutOfTime(f"{step}: no answer in {left:.1f} s") from error
+        except OSError as error:
+            raise WeightsError(f"{step}: {type(error).__name__}: {error}") from error
+        if not 200 <= status < 300:
+            raise Refused(f"{step}: HTTP {status}: {reply[:2000].decode(errors='replace')}")
+        try:
+            return json.loads(reply) if reply.strip() else None
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.url})"
+
+
+def _unfinished(engine: RemoteEngine, states: list[tuple[str, str]]) -> str:
+    return f"{engine}: staging: not done in time: {[state for state, _ in states]}"
+
+
+def _staging_states(reply: object) -> list[tuple[str, str]] | None:
+    """(state, error) of each worker; None if the answer is something else."""
+    try:
+        states = [(str(one["state"]), str(one["error"])) for one in reply["results"]]  # type: ignore[index]
+    except (TypeError, KeyError):
+        return None
+    return states or None

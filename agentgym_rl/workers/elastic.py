@@ -1,0 +1,172 @@
+"""Rollout workers that come and go during a run, as its user asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from agentgym_rl.core.errors import ArlError, ConfigError, InfraError, ProcessDied
+
+from .launch import worker_name
+from .leases import WorkerSlot
+from .supervisor import SILENCE_LIMIT_S, Workers
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 64
+"""Workers that one request may ask for."""
+
+_ENDS = "the rollout workers are still being started, or the run is ending"
+
+WorkerState = Literal["playing", "starting", "leaving", "given up"]
+
+
+class WorkerMember(msgspec.Struct, frozen=True):
+    """A rollout worker of a run."""
+
+    name: str
+    state: WorkerState
+    groups: int
+    """That it plays."""
+    restarts: int
+
+
+class WorkerJoined(msgspec.Struct, frozen=True):
+    """What came of a worker that was to join."""
+
+    name: str
+    error: str = ""
+    """Why it did not; empty if it did."""
+
+
+class ElasticWorkers(Workers):
+    """Workers join and leave while `run` runs. One that joins plays at the current version; one
+    that leaves plays what it has to the end, for which it has as long as an episode may take; then
+    others play the rest."""
+
+    def all(self) -> list[WorkerMember]:
+        """Every worker, in the order of their numbers."""
+        return [
+            WorkerMember(slot.name, self._state(slot), len(slot.life.groups), slot.restarts)
+            for slot in sorted(self._slots, key=lambda slot: slot.index)
+        ]
+
+    async def add(self, count: int = 1) -> list[WorkerJoined]:
+        """Start `count` workers; once they play, or have failed. One that fails leaves the others
+        and the run alone.
+
+        Raises:
+            ConfigError: it cannot be so many.
+            InfraError: the run is starting or ending.
+        """
+        if not 1 <= count <= MOST_AT_ONCE:
+            raise ConfigError(f"{count} workers: between 1 and {MOST_AT_ONCE} can join at once")
+        watching = self._watching()
+        taken = {slot.index for slot in self._slots}
+        free = [number for number in range(len(taken) + count) if number not in taken][:count]
+        async with asyncio.TaskGroup() as tasks:
+            joining = [tasks.create_task(self._added(number, watching)) for number in free]
+        return [task.result() for task in joining]
+
+    async def _added(self, number: int, watching: asyncio.TaskGroup) -> WorkerJoined:
+        name = worker_name(number)
+        try:
+            slot = await self._enlist(number)
+            slot.once = True
+            with _ending():
+                watching.create_task(self._supervise(slot), name=f"watch {name}")
+            await self._until(lambda: slot.life.is_ready or slot not in self._slots)
+        except (ArlError, OSError) as error:
+            log.warning("%s did not join: %s", name, error)
+            return WorkerJoined(name, str(error) or repr(error))
+        if not slot.life.is_ready:
+            log.warning("%s did not join: %s", name, slot.ended_by)
+            return WorkerJoined(name, slot.ended_by)
+        slot.once = slot.life.is_leaving  # from now on it is like the others
+        log.info("%s has joined", name)
+        return WorkerJoined(name)
+
+    async def remove(self, name: str) -> str:
+        """Let a worker go; its name, once it is gone.
+
+        Raises:
+            ConfigError: there is none of that name.
+            InfraError: it is the last one that plays, is being started, or the run is ending.
+        """
+        self._watching()
+        slot = next((slot for slot in self._slots if slot.name == name), None)
+        if slot is None:
+            there = ", ".join(member.name for member in self.all())
+            raise ConfigError(f"no rollout worker {name!r}: there are {there}")
+        state = self._state(slot)
+        if state == "starting":
+            raise InfraError(f"{name} is being started: ask again once it plays")
+        if state == "given up":  # nobody watches over it any more
+            await self._let_go(slot, ProcessDied(f"{name} was given up"))
+            return name
+        if state == "playing":
+            if not [m for m in self.all() if m.state == "playing" and m.name != name]:
+                raise InfraError(f"{name} cannot leave: no other rollout worker plays now")
+            slot.once = True
+            self._hub.dismiss(slot.life)
+            log.info("%s is leaving: it plays %d groups to the end", name, len(slot.life.groups))
+        await self._gone(slot)
+        log.info("%s has left", name)
+        return name
+
+    async def _gone(self, slot: WorkerSlot) -> None:
+        """Wait until one that is leaving has left; it may play for as long as an episode may
+        take."""
+        limit_s = self._config.rollout.episode_timeout_s
+
+        def has_left() -> bool:
+            return slot not in self._slots
+
+        try:
+            await self._until(has_left, timeout_s=limit_s)
+        except TimeoutError:
+            self._cut_off(slot.life.id, f"it was to leave, and has played on for {limit_s:g} s")
+            await self._until(has_left)
+
+    async def _until(self, condition: Callable[[], bool], *, timeout_s: float = 0.0) -> None:
+        """Wait for something that the watch over the workers brings about.
+
+        Raises:
+            InfraError: the run ended before.
+            TimeoutError: it took too long.
+        """
+        await self._hub.changes.wait_for(
+            lambda: condition() or self._hub.is_closing,
+            who="who asked for it",
+            what="a rollout worker to come or go",
+            timeout_s=timeout_s or self._start_timeout_s + SILENCE_LIMIT_S,
+            on="rollout",
+        )
+        if not condition():
+            raise InfraError(_ENDS)
+
+    def _watching(self) -> asyncio.TaskGroup:
+        if self._tasks is None or self._hub.is_closing:
+            raise InfraError(_ENDS)
+        return self._tasks
+
+    def _state(self, slot: WorkerSlot) -> WorkerState:
+        if slot.life.is_leaving:
+            return "leaving"
+        if slot.name not in self._left:
+            return "given up"
+        return "playing" if slot.life.is_ready and self._hub.is_alive(slot.life) else "starting"
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """A group of tasks that takes no more of them is one that ends."""
+    try:
+        yield
+    except RuntimeError:
+        raise InfraError(_ENDS) from None

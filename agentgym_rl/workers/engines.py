@@ -1,0 +1,154 @@
+"""The engines of a run, in the process of a rollout worker: as the controller says they are.
+
+The worker has a router of its own, which follows the controller's: the same replicas at the same
+versions, and the same publications, each of which begins here before it begins at any engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from agentgym_rl.config import Config
+from agentgym_rl.core.engine import EngineInfo
+from agentgym_rl.core.errors import EngineError, InfraError
+from agentgym_rl.core.messages import FleetView, ReplicaView, Told, Used
+from agentgym_rl.engines.client.client import HttpEngine
+from agentgym_rl.fleet.checks import agreed, make_router, wait_serving
+from agentgym_rl.fleet.servers import client_of
+
+from .client import CutOff, HubClient, HubError, RunEnding
+
+log = logging.getLogger(__name__)
+
+_LAST_WORDS_S = 2.0
+
+
+class FollowedFleet:
+    """Use inside `running()`; `watch` must run beside whatever uses `router`."""
+
+    def __init__(self, config: Config, hub: HubClient) -> None:
+        self._config = config
+        self._hub = hub
+        self._number = 0
+        self._updates = self._salts = 0
+        self._engines: dict[str, HttpEngine] = {}
+        self._failed: set[str] = set()
+        self.used: Callable[[], Used] = Used
+        """What is said of sandboxes and verifiers."""
+        self.router = make_router(config, lambda name, error: self._failed.add(name))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[FollowedFleet]:
+        """Close the connections at the end."""
+        try:
+            yield self
+        finally:
+            self.router.set_asleep(False)
+            await self.router.close()
+            for engine in self._engines.values():
+                await engine.close()
+
+    async def ready(self) -> EngineInfo:
+        """Wait until some engine serves; what those that do agree on.
+
+        Raises:
+            InfraError: none did within `engine.start_timeout_s`.
+            ConfigError: they serve different models.
+        """
+        limit_s = self._config.own_engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    await self._look()
+                    with contextlib.suppress(EngineError):  # the next look says what became of it
+                        if infos := await self._infos():
+                            return agreed(infos)
+        except TimeoutError as error:
+            raise InfraError(
+                f"no engine served for {limit_s:g} s (engine.start_timeout_s)"
+            ) from error
+
+    async def _infos(self) -> dict[str, EngineInfo]:
+        return {name: await self._engines[name].info() for name in self.router.serving}
+
+    async def watch(self) -> None:
+        """Follow the controller, until cancelled.
+
+        Raises:
+            CutOff, RunEnding, HubError: it wants to hear no more of this worker, or cannot.
+        """
+        while True:
+            await self._look()
+
+    async def wait_serving(self) -> None:
+        """Wait until some engine serves.
+
+        Raises:
+            InfraError: none did within `engine.start_timeout_s`.
+        """
+        await wait_serving(self._config, self.router)
+
+    async def _look(self) -> None:
+        """Tell the controller what there is to tell, and do as it says, once it says something."""
+        if (found := await self._hub.follow(self._told())) is not None:
+            await self._apply(found.view)
+            self._number = found.number
+
+    def _told(self) -> Told:
+        failed, self._failed = tuple(sorted(self._failed)), set[str]()
+        router = self.router
+        return Told(self._number, router.silent_s, router.counters, failed, self.used())
+
+    async def last_words(self) -> None:
+        """What there is to tell at the end of a run, if the controller still hears it."""
+        with contextlib.suppress(RunEnding, CutOff, HubError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._hub.follow(self._told())
+
+    # ------------------------------------------------------------------ following
+    async def _apply(self, view: FleetView) -> None:
+        """Make the router as the view has it, without a moment in between in which it promises
+        more than the view does. A view may hold the end of one publication and the beginning of
+        the next."""
+        router = self.router
+        if view.salts != self._salts:
+            self._salts = view.salts
+            router.renew_salts()
+        wanted = {replica.name: replica for replica in view.replicas}
+        for name in router.serving:
+            if name not in wanted or wanted[name].url != self._engines[name].url:
+                router.remove(name)
+        if view.updates != self._updates:
+            self._updates = view.updates
+            self._end_update(wanted)
+        if view.updating_to is not None and view.updating_to != router.updating_to:
+            router.begin_update(view.updating_to)
+        router.set_asleep(view.asleep)
+        known = {replica.name: replica.version for replica in router.replicas}
+        for name, replica in wanted.items():
+            if known.get(name) != replica.version:
+                router.remove(name)  # one that left and came back meanwhile
+                await self._serve(replica)
+
+    def _end_update(self, wanted: dict[str, ReplicaView]) -> None:
+        """Publications have ended: replicas may serve other versions, and for certain."""
+        router, reached = self.router, dict[int, list[str]]()
+        for replica in router.replicas:
+            if wanted[replica.name].version != replica.version:
+                reached.setdefault(wanted[replica.name].version, []).append(replica.name)
+        for version, names in sorted(reached.items()) or [(router.updating_to or 0, [])]:
+            router.begin_update(version)
+            router.end_update(version, names)
+
+    async def _serve(self, replica: ReplicaView) -> None:
+        engine = self._engines.get(replica.name)
+        if engine is None:
+            engine = self._engines[replica.name] = client_of(self._config, replica.url)
+        elif engine.url != replica.url:
+            await engine.move(replica.url)
+        engine.has_spans = replica.has_spans
+        self.router.add(replica.name, engine, version=replica.version, has_spans=replica.has_spans)
