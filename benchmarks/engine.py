@@ -27,7 +27,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED
 
 from ._common import engine_server, hardware, model_config, versions
@@ -141,12 +141,12 @@ async def _all_requests(url: str, prompts: list[list[int]]) -> int:
     import aiohttp
     import msgspec
 
-    params = wire.SamplingBody(max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
-    decode = msgspec.json.Decoder(wire.GenerateReply).decode
+    params = protocol.SamplingBody(max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+    decode = msgspec.json.Decoder(protocol.GenerateReply).decode
 
     async def one(session: aiohttp.ClientSession, prompt: list[int]) -> int:
-        body = msgspec.json.encode(wire.GenerateBody(token_ids=prompt, sampling_params=params))
-        async with session.post(url + wire.GENERATE, data=body) as response:
+        body = msgspec.json.encode(protocol.GenerateBody(token_ids=prompt, sampling_params=params))
+        async with session.post(url + protocol.GENERATE, data=body) as response:
             choice = decode(await response.read()).choices[0]
         assert choice.token_ids is not None
         assert choice.logprobs is not None

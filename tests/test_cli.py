@@ -300,7 +300,8 @@ def test_the_trainer_wants_its_token(arl, monkeypatch):
 
 SLEEPER = """
 import asyncio
-from agentgym_rl import cli, log
+from agentgym_rl.cli import main as cli
+from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
 
 async def main():

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from agentgym_rl.runtime import gc_pacing as garbage
+from agentgym_rl.runtime import gc_pacing
 from agentgym_rl.runtime.gc_pacing import MOST_UNSEEN, YOUNG, paced_collections
 
 
@@ -20,12 +20,12 @@ class Node:
 def now(monkeypatch):
     """A clock that only tests move."""
     found = [0.0]
-    monkeypatch.setattr(garbage.time, "perf_counter", lambda: found[0])
+    monkeypatch.setattr(gc_pacing.time, "perf_counter", lambda: found[0])
     return found
 
 
 def _pace():
-    return next(c.__self__ for c in gc.callbacks if c.__module__ == garbage.__name__)
+    return next(c.__self__ for c in gc.callbacks if c.__module__ == gc_pacing.__name__)
 
 
 def _look(generation: int = 0, *, collected: int = 0) -> None:
@@ -66,7 +66,7 @@ def test_young_objects_are_left_alone_while_looks_at_some_find_nothing(monkeypat
 @pytest.mark.usefixtures("no_other")
 def test_everything_is_looked_at_again_when_it_took_a_small_share_of_the_time(now, monkeypatch):
     collected: list[float] = []
-    monkeypatch.setattr(garbage, "_collect", lambda: collected.append(now[0]))
+    monkeypatch.setattr(gc_pacing, "_collect", lambda: collected.append(now[0]))
 
     async def main() -> None:
         with paced_collections(share=0.1):
@@ -86,7 +86,7 @@ def test_everything_is_looked_at_again_when_it_took_a_small_share_of_the_time(no
 
 def test_without_an_event_loop_everything_waits_for_one(now, monkeypatch):
     collected: list[bool] = []
-    monkeypatch.setattr(garbage, "_collect", lambda: collected.append(True))
+    monkeypatch.setattr(gc_pacing, "_collect", lambda: collected.append(True))
 
     async def main() -> None:
         _look(collected=YOUNG)

@@ -1,4 +1,4 @@
-"""One-way imports: a module imports only from lines below its own (docs/map.md walks the lines).
+"""One-way imports: a package imports only from floors below its own (docs/map.md walks them).
 
 Imports are read from the syntax tree, so lazy ones and those under TYPE_CHECKING count too.
 """
@@ -14,63 +14,31 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# From the bottom up. A module of agentgym_rl that stands in no line fails the test: place it.
-LINES = [
-    "errors",
-    "log guard",
-    "help_texts process waiting awake asgi seeding interrupts loop_lag step_clock vital",
-    "garbage out_of_memory runs tensor_files",
-    "config loading gymnasium_ids json_values estimates new_file starter",
-    "model schedule eval_records group_commit",
-    "task trajectory batch transcript",
-    "env agent sandbox engine prompt",
-    "wrappers sync_env tool_env data verifier",
-    "specs",
-    "registry metrics run_dir tracking views",
-    "sync_gym services run_list asked",
-    "weights buffer concurrency algo",
-    "batching episode_log episode_reader token_file pace task_cursor hub_client worker_launch",
-    "gateway engines trainer cluster inspect scaffold timeline neighbours",
-    "servers recovery forks children followers engine_loads adapting worker_lives",
-    "fleet_checks colocation doctor",
-    "episode controller fleet followed_fleet resumed eval_queue",
-    "eval_folder eval_result",
-    "eval_compare groups training_result",
-    "rollout hub evaluate audit online inspector training_summary controller_api elastic_fleet",
-    "stack hub_api fleet_members",
-    "endpoint warmup evaluator trainer_group worker workers prompt_lengths",
-    "elastic_workers",
-    "elastic_api",
-    "training",
-    "dry_run",
-    "run serve_run model_export eval_run reverify check sft ledger replay plan",
-    "config_keys",
-    "flags",
-    "arguments",
-    "eval_arguments",
-    "commands",
+# From the bottom up. A package of agentgym_rl that stands on no floor fails the test: place it.
+FLOORS = [
+    "core",
+    "config runtime",
+    "algo cluster gateway gym models storage",
+    "controller inspector report weights",
+    "engines trainer",
+    "export fleet rollout",
+    "audit evaluate plan workers",
+    "run",
+    "serve",
     "cli",
-    "__main__",
 ]
-SIBLINGS = {"task", "trajectory", "batch", "env", "agent", "sandbox", "engine"}
-"""Records and contracts may import each other (no cycles); elsewhere a line's parts may not."""
-
-FOR_PLUGINS = {
-    *("errors", "log", "asgi", "vital", "config", "loading", "registry", "specs"),
-    *("data", "sync_env", "tool_env", "verifier", "wrappers"),
-    *SIBLINGS,
-}
+FOR_PLUGINS = {"config", "core", "gym", "runtime"}
 PLUGINS = {"envs": "arl_envs", "agents": "arl_agents", "sandboxes": "arl_sandboxes"}
 
 ALLOWED: Mapping[str, str] = {
     "torch": (
         "algo algo.* trainer trainer.* engines.embedded* "
-        "weights.adapter weights.broadcast weights.checksum weights.files weights.gloo "
-        "weights.publication weights.publish weights.shm weights.source weights.vllm_native "
+        "weights.adapter weights.broadcast weights.files weights.gloo "
+        "weights.transport weights.publish weights.shm weights.source weights.vllm_native "
         "engines.vllm.staging engines.vllm.swap engines.vllm.transfer"
     ),
     "vllm": "engines.vllm* weights.vllm_native",
-    "ray": "cluster.ray_processes cluster.ray_answers cluster.ray_host cluster.ray_nodes",
+    "ray": "cluster.ray_*",
     "transformers.utils.chat_parsing": "gateway.parsers.response_template",
 }
 """Which modules may import a heavy package, as patterns below agentgym_rl."""
@@ -81,7 +49,7 @@ CHAT_PARSING = "transformers.utils.chat_parsing"
 PULLS_TORCH = ("torch", "transformers", "safetensors.torch", "accelerate")
 
 FACADE = "agentgym_rl"
-LEVEL = {name: height for height, line in enumerate(LINES) for name in line.split()}
+LEVEL = {name: height for height, line in enumerate(FLOORS) for name in line.split()}
 
 
 def sources(root: Path) -> dict[str, Path]:
@@ -155,9 +123,9 @@ def violations(root: Path) -> list[str]:
     """Every broken rule, one sentence each, with file and line."""
     files = sources(root)
     found = [
-        f"agentgym_rl.{name} stands in no line: place it in LINES of tests/test_layers.py"
+        f"agentgym_rl.{name} stands on no floor: place it in FLOORS of tests/test_layers.py"
         for name in sorted({m.split(".")[1] for m in files if m.startswith(f"{FACADE}.")})
-        if name not in LEVEL
+        if name not in LEVEL and name != "__main__"
     ]
     for module, file in files.items():
         for line, target in imports(module, files):
@@ -181,7 +149,7 @@ def _problem(module: str, target: str) -> str:
     if theirs[0] != FACADE or len(theirs) == 1:
         return ""
     if ours[0] != FACADE:
-        return "" if theirs[1] in FOR_PLUGINS else "not one of the contracts, records or config"
+        return "" if theirs[1] in FOR_PLUGINS else "not one of the packages for plugins"
     if len(ours) == 1:  # the facade: names others, on first use
         return ""
     return _upward(ours[1], theirs[1])
@@ -191,8 +159,8 @@ def _upward(room: str, other: str) -> str:
     if room == other or room not in LEVEL or other not in LEVEL or LEVEL[other] < LEVEL[room]:
         return ""
     if LEVEL[other] == LEVEL[room]:
-        return "" if {room, other} <= SIBLINGS else "same line: run.py introduces them"
-    return "upward: only lines below may be imported"
+        return "same floor: a package above introduces them"
+    return "upward: only floors below may be imported"
 
 
 def _under(name: str, packages: tuple[str, ...]) -> bool:
@@ -220,32 +188,33 @@ def test_imports_go_one_way():
 # --- the test itself: every rule must notice a planted violation
 
 CLEAN = {
-    "agentgym_rl/__init__.py": "if 0:\n    from .env import Env\n    from .run import go",
-    "agentgym_rl/errors.py": "",
-    "agentgym_rl/env.py": "from .errors import ArlError",
-    "agentgym_rl/run.py": "from . import __version__\nfrom .env import Env",
+    "agentgym_rl/__init__.py": "if 0:\n    from .gym.env import Env\n    from .run.go import go",
+    "agentgym_rl/core/errors.py": "",
+    "agentgym_rl/gym/env.py": "from agentgym_rl.core.errors import ArlError",
+    "agentgym_rl/run/go.py": "from agentgym_rl import __version__\nfrom ..gym.env import Env",
     "agentgym_rl/gateway/__init__.py": "",
-    "agentgym_rl/gateway/app.py": "from . import sessions\nfrom ..env import Env",
+    "agentgym_rl/gateway/app.py": "from . import sessions\nfrom ..core.errors import ArlError",
     "agentgym_rl/gateway/sessions.py": "",
     "agentgym_rl/algo/__init__.py": "import torch",
     "envs/arl_envs/__init__.py": "",
     "envs/arl_envs/math.py": "from agentgym_rl import Env\nfrom . import words",
-    "envs/arl_envs/words.py": "from agentgym_rl.errors import EnvError",
-    "agents/arl_agents/react.py": "from agentgym_rl.env import Env",
+    "envs/arl_envs/words.py": "from agentgym_rl.core.errors import EnvError",
+    "agents/arl_agents/react.py": "from agentgym_rl.gym.env import Env",
 }
 
+ENV, GO = "agentgym_rl/gym/env.py", "from agentgym_rl.run.go import go"
 PLANTED = {
-    "upward": ("agentgym_rl/env.py", "from .run import go", "upward"),
-    "absolute": ("agentgym_rl/env.py", "import agentgym_rl.run", "upward"),
-    "lazy": ("agentgym_rl/env.py", "def f():\n    from agentgym_rl import run", "upward"),
-    "type_checking": ("agentgym_rl/env.py", "if TYPE_CHECKING:\n    from .run import go", "upward"),
-    "by_string": ("agentgym_rl/env.py", "importlib.import_module('agentgym_rl.run')", "upward"),
-    "by_public_name": ("agentgym_rl/errors.py", "from agentgym_rl import Env", "upward"),
-    "same_line": ("agentgym_rl/engines/x.py", "from ..gateway.app import App", "same line"),
+    "upward": (ENV, "from ..run.go import go", "upward"),
+    "absolute": (ENV, "import agentgym_rl.run.go", "upward"),
+    "lazy": (ENV, "def f():\n    from agentgym_rl.run import go", "upward"),
+    "type_checking": (ENV, f"if TYPE_CHECKING:\n    {GO}", "upward"),
+    "by_string": (ENV, "importlib.import_module('agentgym_rl.run.go')", "upward"),
+    "by_public_name": ("agentgym_rl/core/errors.py", "from agentgym_rl import Env", "upward"),
+    "same_floor": ("agentgym_rl/models/x.py", "from ..gateway.app import App", "same floor"),
     "cycle": ("agentgym_rl/gateway/sessions.py", "def f():\n    from .app import App", "cycle"),
-    "unknown": ("agentgym_rl/novel.py", "", "agentgym_rl.novel stands in no line: place it"),
-    "unknown_room": ("agentgym_rl/annex/x.py", "", "agentgym_rl.annex stands in no line"),
-    "plugin_imported": ("agentgym_rl/run.py", "import arl_envs.math", "nothing imports plugins"),
+    "unknown": ("agentgym_rl/novel.py", "", "agentgym_rl.novel stands on no floor: place it"),
+    "unknown_room": ("agentgym_rl/annex/x.py", "", "agentgym_rl.annex stands on no floor"),
+    "plugin_imported": ("agentgym_rl/run/go.py", "import arl_envs.math", "nothing imports plugins"),
     "plugin_by_plugin": ("agents/arl_agents/react.py", "import arl_envs", "nothing imports"),
     "plugin_reaches_in": (
         "envs/arl_envs/math.py",
@@ -254,14 +223,14 @@ PLANTED = {
     ),
     "plugin_by_facade": ("envs/arl_envs/math.py", "from agentgym_rl import go", "not one of"),
     "torch": ("agentgym_rl/gateway/app.py", "import torch.nn as nn", "torch only in"),
-    "transformers": ("agentgym_rl/run.py", "from transformers import AutoModel", "torch only in"),
+    "transformers": ("agentgym_rl/run/x.py", "from transformers import AutoModel", "torch only in"),
     "chat_parsing": (
         "agentgym_rl/gateway/app.py",
         "from transformers.utils.chat_parsing import ResponseParser",
         "chat_parsing only in",
     ),
     "safetensors": (
-        "agentgym_rl/weights/folder.py",
+        "agentgym_rl/storage/folder.py",
         "from safetensors import torch",
         "torch only in",
     ),
@@ -290,7 +259,7 @@ def test_a_planted_violation_is_found(tmp_path, planted):
 
 def test_sources_are_really_read():
     files = sources(ROOT)
-    assert {"agentgym_rl", "agentgym_rl.env", "arl_envs", "arl_agents", "arl_sandboxes"} <= set(
-        files
-    )
-    assert "agentgym_rl.config" in {target for _, target in imports("agentgym_rl.buffer", files)}
+    ours = {"agentgym_rl", "agentgym_rl.gym.env", "arl_envs", "arl_agents", "arl_sandboxes"}
+    assert ours <= set(files)
+    found = {target for _, target in imports("agentgym_rl.controller.buffer", files)}
+    assert "agentgym_rl.config" in found

@@ -9,7 +9,7 @@ from huggingface_hub import constants
 
 from agentgym_rl.config import Config, EnvConfig, ModelConfig, TrainerConfig
 from agentgym_rl.core.errors import ConfigError
-from agentgym_rl.models import resolve as model
+from agentgym_rl.models import resolve
 from agentgym_rl.models.resolve import (
     BUNDLED,
     BUNDLED_MODELS,
@@ -106,7 +106,7 @@ def test_what_may_be_a_hub_id_is_said_to_be_no_folder_either(folder, offline, id
 
 
 def test_asking_the_hub_is_not_silent(folder, offline, caplog):
-    caplog.set_level("INFO", logger=model.__name__)
+    caplog.set_level("INFO", logger=resolve.__name__)
     refusal("runs/export")
     assert "asking the Hugging Face hub" in caplog.text
 

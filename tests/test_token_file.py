@@ -5,7 +5,7 @@ import pytest
 
 from agentgym_rl.core.errors import ConfigError, StorageError
 from agentgym_rl.core.trajectory import Row
-from agentgym_rl.storage import trained_tokens as token_file
+from agentgym_rl.storage import trained_tokens
 from agentgym_rl.storage.trained_tokens import forget_tokens, read_tokens, row_key, write_tokens
 
 
@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_no_part(tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(token_file.np, "savez", full)
+    monkeypatch.setattr(trained_tokens.np, "savez", full)
     with pytest.raises(StorageError, match=r"step-000003\.rank-0\.npz cannot be written.*No space"):
         write(tmp_path, [row(2.0)])
     assert [path.name for path in (tmp_path / "tokens").iterdir()] == ["step-000003.rank-0.npz"]

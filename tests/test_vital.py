@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentgym_rl.runtime import frozen as vital
+from agentgym_rl.runtime import frozen
 from agentgym_rl.runtime.frozen import STOPPED_LOOKS, Vital, state
 
 SPIN = "while True: pass"
@@ -24,7 +24,7 @@ PARENT = (
 @pytest.fixture
 def start(monkeypatch) -> Iterator:
     """A process that runs this code, in a group of its own; every call of `frozen` is a look."""
-    monkeypatch.setattr(vital, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(frozen, "LOOK_EVERY_S", 0.0)
     started: list[subprocess.Popen] = []
 
     def make(code: str) -> subprocess.Popen:

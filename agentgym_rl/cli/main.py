@@ -16,20 +16,7 @@ from agentgym_rl.runtime.log import kept_for_json
 from agentgym_rl.runtime.oom import end_without_memory
 from agentgym_rl.runtime.signals import leave_in_time
 
-from .commands import (
-    inspecting,
-    members,
-    parts,
-    processes,
-    records,
-    running,
-)
-from .commands import (
-    inspecting as runs,
-)
-from .commands import (
-    launching as planning,
-)
+from .commands import inspecting, members, parts, processes, records, running
 from .parse import parse
 
 _READER_LEFT = 141
@@ -53,9 +40,9 @@ _COMMANDS: Mapping[str, Callable[[Namespace], int]] = {
     "export": records.export,
     "reverify": records.reverify,
     "timeline": records.timeline,
-    "runs": runs.runs,
+    "runs": inspecting.runs,
     "inspect": inspecting.inspect,
-    "plan": planning.plan,
+    "plan": running.plan,
     "list": parts.list_parts,
     "check": parts.check,
     "new": parts.new,

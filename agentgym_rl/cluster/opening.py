@@ -32,7 +32,7 @@ async def cluster_of(config: Config) -> AsyncIterator[list[Node]]:
         return
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("cluster.type 'ray' needs Ray: pip install 'agentgym-rl[ray]'")
-    from agentgym_rl.cluster.ray.nodes import connected
+    from agentgym_rl.cluster.ray_nodes import connected
 
     async with connected(config.cluster) as nodes:
         gpus = any(node.gpus for node in nodes)
@@ -57,8 +57,8 @@ async def children(
         async with LocalProcesses(logs, stop_timeout_s=stop_timeout_s, forks=forks) as local:
             yield local
         return
-    from agentgym_rl.cluster.ray.nodes import nodes
-    from agentgym_rl.cluster.ray.processes import RayProcesses
+    from agentgym_rl.cluster.ray_nodes import nodes
+    from agentgym_rl.cluster.ray_processes import RayProcesses
 
     start_timeout_s = config.cluster.start_timeout_s
     async with RayProcesses(

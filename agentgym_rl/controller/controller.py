@@ -1,7 +1,7 @@
 """The controller: between the rollout side and the trainer ranks.
 
 It assembles and leases batches, follows published versions, and keeps the run's numbers.
-(`controller_api.py` is how trainer ranks reach it.) The trainer never sees tasks, agents or text.
+(`api.py` is how trainer ranks reach it.) The trainer never sees tasks, agents or text.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agentgym_rl.config import EvalConfig
 from agentgym_rl.core.errors import ConfigError, InfraError, TooManyErrors
 from agentgym_rl.core.trajectory import Outcome, Trajectory, by_env
-from agentgym_rl.evaluate import statistics as estimates
+from agentgym_rl.evaluate import statistics
 
 from .statistics import Estimate
 
@@ -81,7 +81,7 @@ def summarize(
     scored = [t for t in finished if t.outcome.trains]
     _check(finished, scored)
     rewards = _by_task(scored)
-    reward = estimates.mean(rewards)
+    reward = statistics.mean(rewards)
     return EvalResult(
         reward=reward.value,
         reward_ci=reward.ci,
@@ -136,7 +136,7 @@ def _by_task(scored: Sequence[Trajectory]) -> dict[str, tuple[float, ...]]:
 
 def _pass_at(rewards: Mapping[str, Sequence[float]], config: EvalConfig) -> dict[str, Estimate]:
     found = {
-        str(k): estimates.pass_at(rewards, k, success=config.success_reward) for k in config.ks
+        str(k): statistics.pass_at(rewards, k, success=config.success_reward) for k in config.ks
     }
     return {k: estimate for k, estimate in found.items() if estimate}
 

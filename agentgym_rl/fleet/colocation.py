@@ -3,9 +3,9 @@
     a batch is assembled ─► all engines sleep ─► ranks have it, load their state, train
     ranks let go, publish ─► engines wake their weights ─► update ─► engines wake the rest, sample
 
-Requests in flight wait meanwhile, at the engines; their deadlines stand still (`awake.py`). No
-engine is started while it is the ranks' turn, and it does not become theirs while one is being
-started. Loading a rank's model is a turn, too.
+Requests in flight wait meanwhile, at the engines; their deadlines stand still
+(`runtime/pausable_clock.py`). No engine is started while it is the ranks' turn, and it does not
+become theirs while one is being started. Loading a rank's model is a turn, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fleet whose servers may come and go during a run; `fleet_members.py` is what is asked of it."""
+"""A fleet whose servers may come and go during a run; `members.py` is what is asked of it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Fleet:
             first_index=first_index,
         )
         self._make = partial(make_server, config, config_file, processes, model_dir=model_dir)
-        """For servers that come later (elastic_fleet.py)."""
+        """For servers that come later (elastic.py)."""
         self._servers = {server.name: server for server in servers}
         self._left = set(self._servers)
         """Servers that have not been retired."""

@@ -26,7 +26,7 @@ from agentgym_rl.runtime.imports import import_object
 
 from .agent import Agent
 from .env import Env
-from .gymnasium import ids as gymnasium_ids
+from .gymnasium import ids
 from .sandbox import Limits, SandboxBackend
 from .specs import EnvSpec, Kind, Spec
 
@@ -84,7 +84,7 @@ def register(
         raise ConfigError(f"{kind} {id!r} cannot be registered: {error}") from error
     _registered[kind, id] = made
     if kind == "env":
-        gymnasium_ids.publish(id)
+        ids.publish(id)
     return made
 
 

@@ -1,7 +1,7 @@
 """A run: engines, trainer and controller, under one TaskGroup, for as many batches as were asked.
 
 A crash anywhere ends everything, and names its cause. Who produces the groups that train is
-`TrainingRun.play`: `run.py` plays environments, `serve_run.py` waits for other programs.
+`TrainingRun.play`: `train.py` plays environments, `serve/run.py` waits for other programs.
 """
 
 from __future__ import annotations

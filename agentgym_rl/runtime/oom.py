@@ -19,7 +19,7 @@ from typing import Any
 
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
-_exit = os._exit  # as it is now: an event loop keeps others from calling it (interrupts.py)
+_exit = os._exit  # as it is now: an event loop keeps others from calling it (signals.py)
 _WORDS = b"out of memory while a thread was started: this process ends\n"
 _LOOK_S = 0.25
 _LOOKS = 12

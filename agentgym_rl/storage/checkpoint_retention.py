@@ -1,7 +1,7 @@
 """Which checkpoints stay (no torch here): the newest, and the best by a metric.
 
 A metric of the last batch is in a checkpoint's manifest. One of its evaluation (`eval/…`) comes
-later, as a record of the run (eval_records.py): until then the checkpoint stays.
+later, as a record of the run (evaluations.py): until then the checkpoint stays.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ import pytest
 
 from agentgym_rl import EnvSpec, check_env
 from agentgym_rl.core.errors import SandboxError
-from agentgym_rl.gym.check import CRITERIA, Outcome, Report
-from agentgym_rl.gym.check import support as closing
+from agentgym_rl.gym.check import CRITERIA, Outcome, Report, support
 
 PLANTED = {
     name: found
@@ -50,14 +49,14 @@ def test_a_good_environment_fails_nothing(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_fails_its_criterion_alone(name, monkeypatch):
-    monkeypatch.setattr(closing, "CLOSE_S", 1.0)
+    monkeypatch.setattr(support, "CLOSE_S", 1.0)
     report = checked(spec_of(name))
     assert report.failed == [PLANTED[name].planted], str(report)
     assert not report.passed
 
 
 def test_a_close_that_hangs_ends_the_baselines(monkeypatch):
-    monkeypatch.setattr(closing, "CLOSE_S", 0.1)
+    monkeypatch.setattr(support, "CLOSE_S", 0.1)
     (oracle, *_) = checked("defects:HangsInClose", only=["signature"], tasks=2).tallies
     assert (oracle.episodes, oracle.passed) == (2, True)
 

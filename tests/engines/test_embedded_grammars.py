@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import RequestRefused
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 from agentgym_rl.engines.embedded.grammars import Grammars
 from agentgym_rl.gateway.parsers.lark import Lark
 from agentgym_rl.models.resolve import BUNDLED
@@ -222,7 +222,7 @@ def test_the_wire_takes_no_other_form(model_dir, served, call):
     async def scenario(client, _):
         params = {"max_tokens": 5, "structured_outputs": {"json": {"type": "object"}}}
         body = {"token_ids": PROMPT, "sampling_params": params}
-        return await call(client.url + wire.GENERATE, "POST", body)
+        return await call(client.url + protocol.GENERATE, "POST", body)
 
     status, body = _run(served, model_dir("qwen3"), scenario)
     assert status == 400

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from agentgym_rl.core.engine import SamplingParams
 from agentgym_rl.core.errors import ContextLengthError
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import BUNDLED, tokenizer_hash
 
 PROMPT = [5, 6, 7]
@@ -48,7 +48,7 @@ def test_stop_token_ids_end_the_reply_and_stay_in_it(model_dir, served):
 
 def test_end_of_sequence_has_no_stop_reason_and_can_be_ignored(model_dir, served, call):
     async def scenario(client, _):
-        url = client.url + wire.GENERATE
+        url = client.url + protocol.GENERATE
         params = {"max_tokens": 200, "temperature": 30.0, "seed": 1, "logprobs": 0}
         params |= {"top_k": 640}
         body = {"token_ids": PROMPT, "sampling_params": params}
@@ -123,7 +123,7 @@ def test_a_prompt_that_fills_the_context_is_refused(model_dir, served, call):
         with pytest.raises(ContextLengthError, match="maximum context length is 32 tokens"):
             await _one(client, [5] * 32)
         body = {"token_ids": [5] * 40}
-        status, reply = await call(client.url + wire.GENERATE, "POST", body)
+        status, reply = await call(client.url + protocol.GENERATE, "POST", body)
         assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
         return await _one(client, [5] * 30, max_tokens=100)
 
@@ -200,7 +200,7 @@ def test_abort_requests_returns_what_there_is(model_dir, served, call):
             await _until(lambda: engine.loop.counters.steps > 5)
             await client.pause(interrupt="keep")  # a paused engine aborts too
             body = {"request_ids": ["x", "unknown"]}
-            url = client.url + wire.ABORT_REQUESTS
+            url = client.url + protocol.ABORT_REQUESTS
             assert await call(url, "POST", body) == (200, {"aborted": 1})
         return job.result()
 
@@ -246,7 +246,7 @@ def test_an_id_in_flight_is_refused(model_dir, served, call):
             job = tasks.create_task(_one(client, name="x", max_tokens=250))
             await _until(lambda: engine.loop.counters.running == 1)
             body = {"token_ids": PROMPT, "request_id": "x"}
-            status, reply = await call(client.url + wire.GENERATE, "POST", body)
+            status, reply = await call(client.url + protocol.GENERATE, "POST", body)
             assert (status, reply["error"]["param"]) == (400, "request_id")
         return job.result()
 
@@ -257,7 +257,7 @@ def test_a_request_that_takes_too_long_is_aborted(model_dir, served, call):
     async def scenario(client, engine):
         await client.pause(interrupt="keep")
         body = {"token_ids": PROMPT}
-        status, reply = await call(client.url + wire.GENERATE, "POST", body)
+        status, reply = await call(client.url + protocol.GENERATE, "POST", body)
         await client.resume()
         await _until(lambda: engine.loop.counters.finished["abort"] == 1)
         return status, reply["error"]["message"]

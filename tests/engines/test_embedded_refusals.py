@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 
 PROMPT = [5, 6, 7]
 
@@ -40,7 +40,7 @@ def _run(served, folder, scenario):
 def test_a_wrong_parameter_is_named(model_dir, served, call, params, named):
     async def scenario(client, _):
         body = {"token_ids": PROMPT, "sampling_params": params}
-        return await call(client.url + wire.GENERATE, "POST", body)
+        return await call(client.url + protocol.GENERATE, "POST", body)
 
     status, reply = _run(served, model_dir("qwen3"), scenario)
     assert status == 400
@@ -69,7 +69,7 @@ def test_a_wrong_parameter_is_named(model_dir, served, call, params, named):
 )
 def test_a_hostile_body_is_a_400_and_harms_nobody(model_dir, served, call, body):
     async def scenario(client, _):
-        url = client.url + wire.GENERATE
+        url = client.url + protocol.GENERATE
         answer = await call(url, "POST", body)
         good = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 8}}
         assert (await call(url, "POST", good))[0] == 200
@@ -84,9 +84,9 @@ def test_other_wrong_requests(model_dir, served, call):
     async def scenario(client, engine):
         url = client.url
         huge = io.BytesIO(b'{"token_ids": [' + b"5," * 9_000_000 + b"5]}")
-        assert (await call(url + wire.GENERATE, "POST", huge))[0] == 413
+        assert (await call(url + protocol.GENERATE, "POST", huge))[0] == 413
         assert (await call(url + "/nothing"))[0] == 404
-        assert (await call(url + wire.GENERATE))[0] == 405
+        assert (await call(url + protocol.GENERATE))[0] == 405
         for query in ("?mode=", "?mode=stop", "?mode=keep&clear_cache=maybe"):
             status, reply = await call(url + "/pause" + query, "POST")
             assert (status, reply["error"]["param"] in ("mode", "clear_cache")) == (400, True)

@@ -11,7 +11,7 @@ import pytest
 
 from agentgym_rl.config import GatewayConfig
 from agentgym_rl.gateway.server import intake
-from agentgym_rl.runtime import http_server as asgi
+from agentgym_rl.runtime import http_server
 
 BODY = {"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}]}
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/completions", "/v1/messages/count_tokens")
@@ -178,8 +178,8 @@ HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 @pytest.mark.parametrize("before", [b"", HEALTH], ids=["at-first", "after-one"])
 @pytest.mark.parametrize("data", [b"", HEAD, b"\r\n"], ids=["nothing", "half", "blank"])
 def test_headers_that_do_not_come_are_not_waited_for(stage, monkeypatch, before, data):
-    monkeypatch.setattr(asgi, "_HEADERS_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(asgi, "_KEEP_ALIVE_S", 1)
+    monkeypatch.setattr(http_server, "_HEADERS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_server, "_KEEP_ALIVE_S", 1)
 
     async def use(wire):
         async with wire.open() as (reader, writer):
@@ -194,7 +194,7 @@ def test_headers_that_do_not_come_are_not_waited_for(stage, monkeypatch, before,
 
 def test_a_connection_outlives_the_wait_for_headers(stage, spell, words, monkeypatch):
     """Requests that take longer than their headers may, one after the other."""
-    monkeypatch.setattr(asgi, "_HEADERS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_server, "_HEADERS_TIMEOUT_S", 0.3)
     scene = stage(lambda _: words.Say(spell.canonical(words.ANSWER + words.END), delay_s=0.02))
 
     async def use(wire):

@@ -34,7 +34,7 @@ from hypothesis.stateful import (
 from agentgym_rl.controller import buffer, controller
 from agentgym_rl.controller.buffer import Buffer
 from agentgym_rl.controller.controller import Controller
-from agentgym_rl.storage import batched_commits as group_commit
+from agentgym_rl.storage import batched_commits
 from agentgym_rl.storage.batched_commits import GroupCommit
 from agentgym_rl.storage.episode_log import EpisodeLog
 from tests.exhaustive import EXHAUSTIVE
@@ -278,7 +278,7 @@ def _told_while_another_is_written(patch):
         if self._is_writing:
             done = asyncio.get_running_loop().create_future()
             done.add_done_callback(asyncio.Future.exception)  # nobody else asks for it
-            self._waiting.append(group_commit._Request(statements, durably, done))
+            self._waiting.append(batched_commits._Request(statements, durably, done))
         else:
             await plain(self, statements, durably=durably)
 

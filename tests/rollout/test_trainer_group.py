@@ -13,7 +13,7 @@ from agentgym_rl.core.errors import ProcessDied
 from agentgym_rl.evaluate.queue import EvalQueue
 from agentgym_rl.fleet.fleet import Fleet
 from agentgym_rl.models.resolve import BUNDLED
-from agentgym_rl.run import trainer_ranks as trainer_group
+from agentgym_rl.run import trainer_ranks
 from agentgym_rl.run.trainer_ranks import TrainerGroup
 from agentgym_rl.runtime.http_server import serving
 from agentgym_rl.storage.recovery import NOTHING
@@ -38,8 +38,8 @@ def idle_rank(*_: object, controller_url: str, token: str, **__: object) -> list
 def test_ranks_that_ask_for_nothing_are_started_again_until_there_have_been_enough(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(trainer_group, "trainer_processes", idle_rank)
-    monkeypatch.setattr(trainer_group, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(trainer_ranks, "trainer_processes", idle_rank)
+    monkeypatch.setattr(trainer_ranks, "LOOK_EVERY_S", 0.05)
     config = Config(trainer=TrainerConfig(max_restarts=1, stall_timeout_s=0.3))
 
     async def play() -> None:

@@ -7,7 +7,7 @@ import torch
 from test_step import make_stepper, weights_of
 from trainer_samples import make_items, make_shards
 
-from agentgym_rl.storage import trained_tokens as token_file
+from agentgym_rl.storage import trained_tokens
 from agentgym_rl.storage.trained_tokens import read_tokens, row_key, write_tokens
 from agentgym_rl.trainer.token_log import TokensOut
 from agentgym_rl.trainer.usage import Phases
@@ -68,7 +68,7 @@ def test_a_full_disk_is_said_once_and_training_goes_on(
     def full(file, **arrays) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(token_file.np, "savez", full)
+    monkeypatch.setattr(trained_tokens.np, "savez", full)
     (shard,) = make_shards(*make_items(), num_minibatches=2)
     stepper, out = make_stepper(tiny_model, world), TokensOut(tmp_path, rank=0, from_step=0)
     with caplog.at_level(logging.WARNING):

@@ -1,7 +1,4 @@
-"""`--dry-run`, and runs that begin as a Slurm job.
-
-`arl plan`.
-"""
+"""`--dry-run`, and runs that begin as a Slurm job."""
 
 from __future__ import annotations
 
@@ -10,15 +7,12 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.cluster import slurm
 from agentgym_rl.config import Config
-from agentgym_rl.core.errors import ConfigError
 from agentgym_rl.models.resolve import resolve_paths
 from agentgym_rl.rollout.player import check_policy
 from agentgym_rl.run.dry_run import dry_run
 from agentgym_rl.run.train import check_played
-from agentgym_rl.runtime import log
 from agentgym_rl.runtime.signals import run_interruptible
 from agentgym_rl.storage.run_folder import next_run_dir
 
@@ -62,38 +56,3 @@ def _command(args: Namespace, run_dir: Path, resume: Path | None) -> list[str]:
         *("--config", str(run_dir / "slurm.toml")),
         *(("--resume", str(resume)) if resume else ()),
     ]
-
-
-def plan(args: Namespace) -> int:
-    for name in ("gpus", "cores", "parameters"):
-        value = getattr(args, name)
-        if (value is not None and value < 0) or (value == 0 and name != "parameters"):
-            raise ConfigError(f"--{name} {value:g}: expected a number above 0")
-    if args.run is not None and args.config is None:
-        from agentgym_rl.storage.run_folder import config_of
-
-        args.config = config_of(args.run, f"--run {args.run}")
-    config = load_configuration(args)
-    log.setup("warning")  # the run's own messages, of another time
-    from agentgym_rl.plan.command import Asked, plan
-
-    planned = plan(
-        config,
-        Asked(
-            run=args.run,
-            rates=args.rates,
-            gpu=args.gpu,
-            parameters=args.parameters,
-            gpus=args.gpus,
-            cores=args.cores,
-            searches=not args.no_search,
-            plot=args.plot,
-            write_rates=args.write_rates,
-        ),
-        say=log.now_and_then(),
-    )
-    if args.json:
-        print_json(planned.json())
-    else:
-        print(planned.text())
-    return 0

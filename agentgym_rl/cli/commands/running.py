@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentgym_rl.cli.parse import load_configuration
 from agentgym_rl.core.errors import ConfigError
+from agentgym_rl.runtime import log
 from agentgym_rl.runtime.gc_pacing import paced_collections
 from agentgym_rl.runtime.signals import run_interruptible
 
@@ -112,4 +113,39 @@ def _run(args: Namespace, kind: Callable[[], TrainedBy]) -> int:
         print_json(asdict(result))
     else:
         print(training_text(asdict(result)))
+    return 0
+
+
+def plan(args: Namespace) -> int:
+    for name in ("gpus", "cores", "parameters"):
+        value = getattr(args, name)
+        if (value is not None and value < 0) or (value == 0 and name != "parameters"):
+            raise ConfigError(f"--{name} {value:g}: expected a number above 0")
+    if args.run is not None and args.config is None:
+        from agentgym_rl.storage.run_folder import config_of
+
+        args.config = config_of(args.run, f"--run {args.run}")
+    config = load_configuration(args)
+    log.setup("warning")  # the run's own messages, of another time
+    from agentgym_rl.plan.command import Asked, plan
+
+    planned = plan(
+        config,
+        Asked(
+            run=args.run,
+            rates=args.rates,
+            gpu=args.gpu,
+            parameters=args.parameters,
+            gpus=args.gpus,
+            cores=args.cores,
+            searches=not args.no_search,
+            plot=args.plot,
+            write_rates=args.write_rates,
+        ),
+        say=log.now_and_then(),
+    )
+    if args.json:
+        print_json(planned.json())
+    else:
+        print(planned.text())
     return 0

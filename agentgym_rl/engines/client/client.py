@@ -26,7 +26,7 @@ from agentgym_rl.core.engine import (
 )
 from agentgym_rl.core.errors import EngineError, RequestRefused, WeightsError
 from agentgym_rl.core.prompt import Prompt
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 
 from .connection import Connection
 from .deltas import EventStream, decode, read_counters, whole
@@ -107,7 +107,7 @@ class HttpEngine(Engine):
             EngineError: anything else that went wrong.
         """
         body = _encode(
-            wire.GenerateBody(
+            protocol.GenerateBody(
                 token_ids=_wired(token_ids),
                 sampling_params=self._sampling_body(sampling),
                 request_id=request_id,
@@ -115,10 +115,10 @@ class HttpEngine(Engine):
                 cache_salt=cache_salt or None,
             )
         )
-        url = self.url + wire.GENERATE
+        url = self.url + protocol.GENERATE
         headers = {"X-Session-ID": session_id}
         reply = await self._connection.post(
-            wire.GENERATE, body, headers=headers, timeout_s=self._timeout_s
+            protocol.GENERATE, body, headers=headers, timeout_s=self._timeout_s
         )
         try:
             if not stream:
@@ -148,10 +148,10 @@ class HttpEngine(Engine):
     async def wake_up(self, *tags: Memory) -> None:
         path = wake_path(tags)
         raw = await self._call("POST", path)
-        self.asleep = decode(raw, wire.Woken, self.url + path).status != "awake"
+        self.asleep = decode(raw, protocol.Woken, self.url + path).status != "awake"
 
     async def is_sleeping(self) -> bool:
-        return (await self._get("/is_sleeping", wire.Sleeping)).is_sleeping
+        return (await self._get("/is_sleeping", protocol.Sleeping)).is_sleeping
 
     async def update_weights(self, path: str, *, version: int) -> None:
         """See `Engine.update_weights`. The engine samples until the weights are staged, pauses
@@ -192,8 +192,8 @@ class HttpEngine(Engine):
         await self._call("POST", "/update_weight_version", {"new_version": label})
 
     async def info(self) -> EngineInfo:
-        models = await self._get("/v1/models", wire.ModelList)
-        version = await self._get("/version", wire.VersionInfo)
+        models = await self._get("/v1/models", protocol.ModelList)
+        version = await self._get("/version", protocol.VersionInfo)
         if not models.data:
             raise EngineError(f"{self.url}/v1/models lists no model")
         card = models.data[0]
@@ -208,8 +208,8 @@ class HttpEngine(Engine):
         """
         if not self.has_spans:
             return UNKNOWN_VERSION
-        label = (await self._get("/weight_info", wire.WeightInfo)).weight_version
-        if label == wire.UNNAMED:
+        label = (await self._get("/weight_info", protocol.WeightInfo)).weight_version
+        if label == protocol.UNNAMED:
             return UNKNOWN_VERSION
         try:
             return parse_version(label)
@@ -253,7 +253,9 @@ class HttpEngine(Engine):
                 while states.count("ready") < max(len(states), 1):
                     await asyncio.sleep(_POLL_S)
                     raw = await self._call("POST", "/collective_rpc", {"method": "arl_staging"})
-                    workers = decode(raw, wire.StagingReply, f"{self.url}/collective_rpc").results
+                    workers = decode(
+                        raw, protocol.StagingReply, f"{self.url}/collective_rpc"
+                    ).results
                     for worker in workers:
                         _check_staging(worker, path, self.url)
                     states = [worker.state for worker in workers]
@@ -284,8 +286,8 @@ class HttpEngine(Engine):
         data = None if body is None else _encode(body)
         return await self._connection.call(method, path, data, timeout_s=self._control_timeout_s)
 
-    def _sampling_body(self, sampling: SamplingParams) -> wire.SamplingBody:
-        return wire.SamplingBody(
+    def _sampling_body(self, sampling: SamplingParams) -> protocol.SamplingBody:
+        return protocol.SamplingBody(
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -306,11 +308,11 @@ def _wired(token_ids: Sequence[int]) -> list[int]:
     return list(token_ids)
 
 
-def _structured(grammar: str | None) -> wire.StructuredOutputs | None:
-    return None if grammar is None else wire.StructuredOutputs(grammar)
+def _structured(grammar: str | None) -> protocol.StructuredOutputs | None:
+    return None if grammar is None else protocol.StructuredOutputs(grammar)
 
 
-def _check_staging(worker: wire.Staging, path: str, url: str) -> None:
+def _check_staging(worker: protocol.Staging, path: str, url: str) -> None:
     """Raises WeightsError when a worker will never be ready with `path`."""
     if worker.state in ("failed", "idle"):
         why = worker.error or "it knows of no update (was it restarted?)"

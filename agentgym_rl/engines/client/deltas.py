@@ -21,8 +21,7 @@ from agentgym_rl.core.errors import (
     RequestRefused,
     WeightsError,
 )
-from agentgym_rl.engines import protocol as wire
-from agentgym_rl.engines.client import deltas as failures
+from agentgym_rl.engines import protocol
 
 
 def read_counters(text: str) -> dict[str, float]:
@@ -50,12 +49,12 @@ _NOT_NOW = (408, 429)
 _REASON_CHARS = 2000
 
 
-def failure(where: str, status: int, detail: wire.ErrorDetail) -> ArlError:
+def failure(where: str, status: int, detail: protocol.ErrorDetail) -> ArlError:
     """The error to raise: a ContextLengthError if the prompt fills the engine's context, a
     WeightsError if the embedded engine says so, a RequestRefused for any other 4xx that does not
     mean "not now", else an EngineError."""
     text = detail.message
-    if detail.code == wire.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
+    if detail.code == protocol.CONTEXT_LENGTH_EXCEEDED or any(words in text for words in _TOO_LONG):
         return ContextLengthError(text)
     if detail.type == WeightsError.__name__:
         return WeightsError(f"{where}: {text}")
@@ -68,24 +67,26 @@ def answered(url: str, status: int, raw: bytes) -> ArlError:
     return failure(f"{url}: HTTP {status}", status, _detail(raw))
 
 
-def streamed(url: str, error: wire.ErrorDetail | str) -> ArlError:
+def streamed(url: str, error: protocol.ErrorDetail | str) -> ArlError:
     """The error behind a chunk of a stream, which began with status 200: vLLM checks most of a
     streamed request after that, and gives the status it would have had as the chunk's code."""
-    detail = error if isinstance(error, wire.ErrorDetail) else wire.ErrorDetail(message=error)
+    detail = (
+        error if isinstance(error, protocol.ErrorDetail) else protocol.ErrorDetail(message=error)
+    )
     status = detail.code if isinstance(detail.code, int) else 500
     return failure(f"{url}: the stream failed", status, detail)
 
 
-def _detail(raw: bytes) -> wire.ErrorDetail:
+def _detail(raw: bytes) -> protocol.ErrorDetail:
     """Why, from an error's body: an engine's, FastAPI's, or a proxy's crash page."""
     text = raw[:_REASON_CHARS].decode(errors="replace")
     try:
-        reply = msgspec.json.decode(raw, type=wire.ErrorReply)
+        reply = msgspec.json.decode(raw, type=protocol.ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return wire.ErrorDetail(message=text)
-    if isinstance(reply.error, wire.ErrorDetail):
+        return protocol.ErrorDetail(message=text)
+    if isinstance(reply.error, protocol.ErrorDetail):
         return reply.error
-    return wire.ErrorDetail(message=reply.error or str(reply.detail or text))
+    return protocol.ErrorDetail(message=reply.error or str(reply.detail or text))
 
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ T = TypeVar("T")
 _FINISH_REASONS = get_args(FinishReason)
 _NO_LOGPROB = -9999.0
 """What vLLM reports in place of a log-prob that is missing, infinite or not a number."""
-_decode_reply = msgspec.json.Decoder(wire.GenerateReply).decode
+_decode_reply = msgspec.json.Decoder(protocol.GenerateReply).decode
 
 
 def decode(raw: bytes, kind: type[T], url: str) -> T:
@@ -134,7 +135,7 @@ class EventStream:
         Raises:
             EngineError: after what came, that the stream ended early, carried an error, or was
                 malformed; or that versions do not match the tokens.
-            ContextLengthError, RequestRefused: as `failures.py` says.
+            ContextLengthError, RequestRefused: as `reported` says.
         """
         *events, self._rest = (self._rest + piece).split(b"\n\n")
         for payload in _payloads(events):
@@ -150,17 +151,17 @@ def _payloads(events: Sequence[bytes]) -> Iterator[bytes]:
     """What the `data:` events carry, `[DONE]` left out."""
     for event in events:
         payload = event.removeprefix(b"data:").strip()
-        if event.startswith(b"data:") and payload != wire.DONE:
+        if event.startswith(b"data:") and payload != protocol.DONE:
             yield payload
 
 
-def _choice(raw: bytes, url: str) -> wire.Choice:
+def _choice(raw: bytes, url: str) -> protocol.Choice:
     try:
         reply = _decode_reply(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EngineError(f"{url}: malformed reply ({len(raw)} bytes): {error}") from error
     if reply.error is not None:
-        raise failures.streamed(url, reply.error)
+        raise streamed(url, reply.error)
     if len(reply.choices) != 1:
         raise EngineError(f"{url}: expected one choice, got {len(reply.choices)}")
     return reply.choices[0]
@@ -175,7 +176,7 @@ class _Output:
         self._has_spans = has_spans
         self._versions: list[int] = []
 
-    def take(self, choice: wire.Choice) -> Delta:
+    def take(self, choice: protocol.Choice) -> Delta:
         """The next tokens, and the versions that have become known."""
         token_ids = choice.token_ids or []
         logprobs = [item.logprob for item in choice.logprobs.content] if choice.logprobs else []
@@ -204,7 +205,7 @@ class _Output:
             stop_reason=choice.stop_reason,
         )
 
-    def _stamped(self, choice: wire.Choice) -> list[int]:
+    def _stamped(self, choice: protocol.Choice) -> list[int]:
         """Versions of tokens that had none; spans may repeat what was said before."""
         known = len(self._versions)
         for span in choice.weight_versions or ():
@@ -225,7 +226,7 @@ class _Output:
             )
         return self._versions[known:]
 
-    def _version(self, span: wire.VersionSpan) -> int:
+    def _version(self, span: protocol.VersionSpan) -> int:
         try:
             return parse_version(span.version)
         except ValueError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 
 from .request import Constraint, Request, Sampling, StopStrings
 from .sampler import random_key
@@ -33,7 +33,7 @@ class Refused(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.detail = wire.ErrorDetail(
+        self.detail = protocol.ErrorDetail(
             message=message, type=kind, param=param, code=status if code is None else code
         )
 
@@ -51,7 +51,7 @@ class Admission:
     _tokenizer: Tokenizer | None = None
 
     def request(
-        self, body: wire.GenerateBody, request_id: str, constraint: Constraint | None = None
+        self, body: protocol.GenerateBody, request_id: str, constraint: Constraint | None = None
     ) -> Request:
         """Check `body` and make it a request, held to `constraint`.
 
@@ -81,7 +81,7 @@ class Admission:
                 f"This model's maximum context length is {self.max_model_len} tokens. However, "
                 f"the prompt has {len(token_ids)} tokens, which leaves no room to sample.",
                 param="token_ids",
-                code=wire.CONTEXT_LENGTH_EXCEEDED,
+                code=protocol.CONTEXT_LENGTH_EXCEEDED,
             )
         self._check_ids("token_ids", token_ids)
 
@@ -92,7 +92,7 @@ class Admission:
                     f"{param} contains {token}; allowed: 0 to {self.vocab_size - 1}", param=param
                 )
 
-    def _sampling(self, params: wire.SamplingBody, request_id: str) -> Sampling:
+    def _sampling(self, params: protocol.SamplingBody, request_id: str) -> Sampling:
         if params.temperature and not (_MIN_TEMPERATURE <= params.temperature <= _MAX_TEMPERATURE):
             raise Refused(
                 f"temperature {params.temperature} is not served; allowed: 0 (greedy), or "
@@ -113,7 +113,7 @@ class Admission:
             key=random_key(*parts),
         )
 
-    def _stop_ids(self, params: wire.SamplingBody) -> dict[int, int | None]:
+    def _stop_ids(self, params: protocol.SamplingBody) -> dict[int, int | None]:
         asked = params.stop_token_ids or ()
         self._check_ids("stop_token_ids", asked)
         stop: dict[int, int | None] = {token: token for token in asked}

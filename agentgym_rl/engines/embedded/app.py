@@ -13,7 +13,7 @@ import msgspec
 
 import agentgym_rl
 from agentgym_rl.core.errors import EngineError, WeightsError
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 from agentgym_rl.models.resolve import tokenizer_hash
 from agentgym_rl.runtime.http_server import BodyTooLarge, Receive, Scope, Send, read_body, reply
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _MAX_BODY_BYTES = 16_000_000
 _encode = msgspec.json.Encoder().encode
-_decode_generate = msgspec.json.Decoder(wire.GenerateBody).decode
+_decode_generate = msgspec.json.Decoder(protocol.GenerateBody).decode
 
 
 class App:
@@ -41,7 +41,7 @@ class App:
         self._name = served_model_name
         self._tokenizer_hash = tokenizer_hash(engine.model_dir)
         self._routes: dict[str, tuple[str, Handler]] = {
-            wire.ABORT_REQUESTS: ("POST", self._abort),
+            protocol.ABORT_REQUESTS: ("POST", self._abort),
             "/pause": ("POST", self._pause),
             "/resume": ("POST", self._resume),
             "/is_paused": ("GET", self._is_paused),
@@ -83,7 +83,7 @@ class App:
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         method, handler = self._routes.get(path, ("POST", None))
-        if handler is None and path != wire.GENERATE:
+        if handler is None and path != protocol.GENERATE:
             raise Refused(f"no route {path}", status=404, kind="NotFoundError")
         if scope["method"] != method:
             raise Refused(f"{path} takes {method}, not {scope['method']}", status=405)
@@ -129,31 +129,35 @@ class App:
             await _fail(send, _failed(request))
             return
         choice = _choice(request, 0, len(request.token_ids))
-        await reply(send, 200, _encode(wire.GenerateReply(request_id=request.id, choices=[choice])))
+        await reply(
+            send, 200, _encode(protocol.GenerateReply(request_id=request.id, choices=[choice]))
+        )
 
     async def _respond_stream(self, request: Request, send: Send) -> None:
         """Server-sent events; a failure after the headers is an event with `error`."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        failure: wire.ErrorDetail | None = None
+        failure: protocol.ErrorDetail | None = None
         try:
             async for start, end in self._engine.parts(request):
                 if request.error is None:
                     choice = _choice(request, start, end)
-                    await _event(send, wire.GenerateReply(request_id=request.id, choices=[choice]))
+                    await _event(
+                        send, protocol.GenerateReply(request_id=request.id, choices=[choice])
+                    )
         except Refused as error:
             failure = error.detail
         if request.error is not None:
             failure = _failed(request).detail
         if failure is not None:
-            await _event(send, wire.GenerateReply(request_id=request.id, error=failure))
-        await send({"type": "http.response.body", "body": b"data: " + wire.DONE + b"\n\n"})
+            await _event(send, protocol.GenerateReply(request_id=request.id, error=failure))
+        await send({"type": "http.response.body", "body": b"data: " + protocol.DONE + b"\n\n"})
 
     async def _abort(self, query: Query, body: bytes) -> Any:
         # vLLM knows a request by the id it was given behind a prefix of its own.
         names = [
             name.removeprefix("generate-tokens-")
-            for name in _json(body, wire.AbortBody).request_ids
+            for name in _json(body, protocol.AbortBody).request_ids
         ]
         return {"aborted": await self._engine.abort(names)}
 
@@ -198,7 +202,7 @@ class App:
         return {"status": "awake" if awake else "sleeping", "tags": list(filter(None, named))}
 
     async def _is_sleeping(self, query: Query, body: bytes) -> Any:
-        return wire.Sleeping(self._engine.loop.asleep or self._engine.loop.paused)
+        return protocol.Sleeping(self._engine.loop.asleep or self._engine.loop.paused)
 
     async def _init_transfer(self, query: Query, body: bytes) -> Any:
         return {"status": "ok"}  # a file needs no rendezvous
@@ -208,21 +212,21 @@ class App:
         return {"status": "ok"}
 
     async def _update(self, query: Query, body: bytes) -> Any:
-        await self._engine.stage(Path(_json(body, wire.UpdateBody).update_info.path))
+        await self._engine.stage(Path(_json(body, protocol.UpdateBody).update_info.path))
         return {"status": "ok"}
 
     async def _finish_update(self, query: Query, body: bytes) -> Any:
-        label = _json(body, wire.FinishBody).weight_version
+        label = _json(body, protocol.FinishBody).weight_version
         await self._engine.finish_update(label)
-        return wire.WeightInfo(label)
+        return protocol.WeightInfo(label)
 
     async def _name_version(self, query: Query, body: bytes) -> Any:
-        label = _json(body, wire.NewVersionBody).new_version
+        label = _json(body, protocol.NewVersionBody).new_version
         await self._engine.name_version(label)
         return {"success": True, "new_version": label}
 
     async def _weight_info(self, query: Query, body: bytes) -> Any:
-        return wire.WeightInfo(self._engine.loop.weight_version)
+        return protocol.WeightInfo(self._engine.loop.weight_version)
 
     # What one asks a server.
 
@@ -244,18 +248,22 @@ class App:
         }
 
     async def _models(self, query: Query, body: bytes) -> Any:
-        return wire.ModelList([wire.ModelCard(self._name, self._engine.model.max_model_len)])
+        return protocol.ModelList(
+            [protocol.ModelCard(self._name, self._engine.model.max_model_len)]
+        )
 
 
-def _choice(request: Request, start: int, end: int) -> wire.Choice:
+def _choice(request: Request, start: int, end: int) -> protocol.Choice:
     """Tokens [start, end); the last part of a request also says how it ended."""
     last = request.done and end == len(request.token_ids)
     token_ids = request.token_ids[start:end]
     logprobs = None
     if request.with_logprobs:
         pairs = zip(token_ids, request.logprobs[start:end], strict=True)
-        logprobs = wire.Logprobs([wire.TokenLogprob(token, logprob) for token, logprob in pairs])
-    return wire.Choice(
+        logprobs = protocol.Logprobs(
+            [protocol.TokenLogprob(token, logprob) for token, logprob in pairs]
+        )
+    return protocol.Choice(
         token_ids=token_ids,
         logprobs=logprobs,
         finish_reason=request.finish_reason if last else None,
@@ -274,7 +282,7 @@ def _query(found: bytes) -> Query:
     return query
 
 
-async def _event(send: Send, message: wire.GenerateReply) -> None:
+async def _event(send: Send, message: protocol.GenerateReply) -> None:
     body = b"data: " + _encode(message) + b"\n\n"
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -287,7 +295,7 @@ def _failed(request: Request) -> Refused:
 
 
 async def _fail(send: Send, error: Refused) -> None:
-    await reply(send, error.status, _encode(wire.ErrorReply(error.detail)))
+    await reply(send, error.status, _encode(protocol.ErrorReply(error.detail)))
 
 
 def _json(body: bytes, kind: type[T]) -> T:

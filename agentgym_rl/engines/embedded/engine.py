@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from agentgym_rl.config import EmbeddedEngineConfig
 from agentgym_rl.core.engine import Memory, SleepLevel
 from agentgym_rl.core.errors import too_slow
-from agentgym_rl.engines import protocol as wire
+from agentgym_rl.engines import protocol
 from agentgym_rl.runtime.pausable_clock import AwakeTime
 from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.files import read_version
@@ -90,7 +90,7 @@ class EmbeddedEngine:
 
     # Requests.
 
-    async def constraint(self, params: wire.SamplingBody) -> Constraint | None:
+    async def constraint(self, params: protocol.SamplingBody) -> Constraint | None:
         """What a request with these parameters is held to; compiled beside the event loop.
 
         Raises:
@@ -106,7 +106,7 @@ class EmbeddedEngine:
             message = f"the grammar was not compiled after {_COMPILE_TIMEOUT_S:g} s"
             raise Refused(message, param="structured_outputs") from None
 
-    def submit(self, body: wire.GenerateBody, constraint: Constraint | None = None) -> Request:
+    def submit(self, body: protocol.GenerateBody, constraint: Constraint | None = None) -> Request:
         """Take a request; `parts` follows it and `release` must end it.
 
         Raises:

@@ -13,7 +13,7 @@ from agentgym_rl.gateway.errors import ApiError, bad_request, context_overflow
 from agentgym_rl.gateway.messages import message_key, text_of, thoughts_of, with_thoughts
 from agentgym_rl.gateway.request.chat_request import ChatRequest
 from agentgym_rl.gateway.server.intake import INLINE_SIZE, beside
-from agentgym_rl.gateway.template import render_check as canary
+from agentgym_rl.gateway.template import render_check
 from agentgym_rl.gateway.template.chat_format import ChatFormat, TooLong
 
 from .session import Session
@@ -51,8 +51,8 @@ async def prepare_context(
         raise context_overflow(max_model_len, len(prompt))
     if context.base is not None and session.draws_canary():
         kwargs = session.template_kwargs(request)
-        fed = canary.Fed(prompt, context, request.messages, request.tools, kwargs)
-        session.add_canary(canary.start(chat, fed, size=size))
+        fed = render_check.Fed(prompt, context, request.messages, request.tools, kwargs)
+        session.add_canary(render_check.start(chat, fed, size=size))
     return context, prompt
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import LOOK_EVERY_S
 
 from .worker import Worker

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
 from agentgym_rl.gym.step_clock import OffTheClock
-from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier import wire
 
 from .crew import Crew, CrewOptions
 from .worker import Worker

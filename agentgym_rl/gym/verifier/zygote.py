@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from agentgym_rl.core.errors import ConfigError, VerifierError
-from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier import wire
 from agentgym_rl.runtime.frozen import Vital
 
 _BEGIN_S = 30.0

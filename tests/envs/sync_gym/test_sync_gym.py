@@ -16,7 +16,7 @@ import agentgym_rl
 from agentgym_rl.core.errors import ConfigError, EnvError
 from agentgym_rl.core.task import Task, TaskSource
 from agentgym_rl.gym.env import Env, Step
-from agentgym_rl.gym.gymnasium import ids as gymnasium_ids
+from agentgym_rl.gym.gymnasium import ids
 from agentgym_rl.gym.gymnasium.env import SyncGym
 from agentgym_rl.gym.specs import EnvSpec
 
@@ -111,8 +111,8 @@ def test_an_id_of_somebody_else_stays_theirs(caplog, monkeypatch):
 
 
 def test_ids_without_a_namespace_are_in_ours():
-    assert gymnasium_ids.gymnasium_id("math-v0") == "arl/math-v0"
-    assert gymnasium_ids.gymnasium_id("theirs/echo-v0") == "theirs/echo-v0"
+    assert ids.gymnasium_id("math-v0") == "arl/math-v0"
+    assert ids.gymnasium_id("theirs/echo-v0") == "theirs/echo-v0"
 
 
 @pytest.mark.slow

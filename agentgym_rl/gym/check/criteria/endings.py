@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym_rl.core.errors import EnvError
 from agentgym_rl.core.task import Task
-from agentgym_rl.gym.check import support as closing
+from agentgym_rl.gym.check import support
 from agentgym_rl.gym.check.criterion import Violation, criterion
 from agentgym_rl.gym.check.play import MAX_TURNS
 from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, IDLE, NO_OP, Policy, saying
@@ -108,7 +108,7 @@ async def ends(subject: Subject) -> None:
 
 @criterion(
     "close",
-    f"close works twice, before reset, after a reset that failed, and within {closing.CLOSE_S:g} s",
+    f"close works twice, before reset, after a reset that failed, and within {support.CLOSE_S:g} s",
     fix="release what is there and forget it: `if self._file: self._file.close()`, then "
     "`self._file = None`, made None in __init__; wait for nothing without asyncio.timeout",
     needs=("reset-tuple",),
@@ -140,10 +140,10 @@ async def _try_reset(env: Env, options: Mapping[str, Any]) -> None:
 
 async def _close_twice(env: Env, when: str) -> None:
     for time in ("", "the second time, "):
-        limit = asyncio.timeout(closing.CLOSE_S)
+        limit = asyncio.timeout(support.CLOSE_S)
         try:
             async with limit:
                 await env.close()
         except Exception as error:
-            said = f"more than {closing.CLOSE_S:g} s" if limit.expired() else f"{error!r:.300}"
+            said = f"more than {support.CLOSE_S:g} s" if limit.expired() else f"{error!r:.300}"
             raise Violation(f"close, {time}{when}: {said}") from error

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable
 
 from agentgym_rl.core.task import Task
-from agentgym_rl.gym.check import support as closing
+from agentgym_rl.gym.check import support
 from agentgym_rl.gym.check.criterion import NotJudged, Violation, criterion
 from agentgym_rl.gym.check.play import Play
 from agentgym_rl.gym.check.policies import BAD_ANSWERS, CALL_EVERYTHING, NO_OP, ORACLE, Policy
@@ -80,7 +80,7 @@ async def _cancelled(
 
 async def _closed(play: Play) -> None:
     try:
-        async with asyncio.timeout(closing.CLOSE_S):
+        async with asyncio.timeout(support.CLOSE_S):
             await play.env.close()
     except Exception as error:
         raise Violation(f"{play}: close after a cancelled step: {error!r:.300}") from error

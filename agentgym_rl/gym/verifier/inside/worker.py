@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier import wire
 
 _ERROR_FRAMES, _ERROR_CHARS = 3, 2000
 _OURS = (os.path.dirname(__file__), os.path.dirname(importlib.__file__), "<frozen importlib")

@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from agentgym_rl.gym.verifier import worker as wire
+from agentgym_rl.gym.verifier import wire
 from agentgym_rl.gym.verifier.inside import kernel, worker
 
 from .lock import Lock

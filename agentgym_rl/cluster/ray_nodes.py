@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import ray
 
-from agentgym_rl.cluster.demand import Node
 from agentgym_rl.config import ClusterConfig
 from agentgym_rl.core.errors import ConfigError
+
+from .demand import Node
 
 LOOK_EVERY_S = 0.5
 

@@ -1,0 +1,46 @@
+"""The swap itself: new weights into vLLM's model, between two decode steps."""
+
+# vllm is not in the environment that checks types.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+
+def swap_weights(
+    model: torch.nn.Module, model_config: Any, device: torch.device, tensors: Mapping[str, Tensor]
+) -> None:
+    """Load `tensors` (a checkpoint's names) into the running model.
+
+    An exception leaves the model unusable: check before, end the process after.
+    """
+    # On a CPU linear weights are packed and their parameters emptied, so that a plain
+    # load_weights fails: the layerwise reload restores, loads and packs again.
+    initialize_layerwise_reload(model)
+    model.load_weights(tensors.items())  # type: ignore[operator]
+    finalize_layerwise_reload(model, model_config)
+    if device.type == "cpu":
+        _repack_tied_heads(model)
+    else:
+        torch.accelerator.synchronize()
+
+
+def _repack_tied_heads(model: torch.nn.Module) -> None:
+    """vLLM 0.32 on a CPU: a tied head keeps a packed copy of the old embedding.
+
+    A tied model's weights have no head of their own, so the reload never packs it again.
+    """
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead) and hasattr(module, "cpu_linear"):
+            dispatch_cpu_unquantized_gemm(module, remove_weight=False)
