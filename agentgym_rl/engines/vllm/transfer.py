@@ -36,7 +36,8 @@ from agentgym_rl.weights.adapter import is_adapter, merged
 from agentgym_rl.weights.broadcast import BroadcastGroup
 from agentgym_rl.weights.files import read_version
 
-from .staging import Shapes, Staging, read_shapes, shapes_of, swap_weights
+from .staging import Shapes, Staging, read_shapes, shapes_of
+from .swap import swap_weights
 
 _log = logging.getLogger("vllm.agentgym_rl")  # shown by vLLM's own logging configuration
 
